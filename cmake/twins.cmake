@@ -1,0 +1,27 @@
+# Chooses twins by file name: *_avx2.cc, *_avx512.cc and *_amx.cc get their instruction sets and are
+# entered only after a run-time check; *_cuda.cu or its *_cuda_stub.cc, never both.
+set(SWITCHYARD_AVX2 -mavx2 -mfma -mf16c)
+set(SWITCHYARD_AVX512 ${SWITCHYARD_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512bf16)
+set(SWITCHYARD_AMX ${SWITCHYARD_AVX512} -mamx-tile -mamx-bf16)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  foreach(isa avx2 avx512 amx)
+    string(TOUPPER ${isa} ISA)
+    set(twins ${SWITCHYARD_SOURCES})
+    list(FILTER twins INCLUDE REGEX "_${isa}\\.cc$")
+    set_source_files_properties(${twins} PROPERTIES COMPILE_OPTIONS "-O3;${SWITCHYARD_${ISA}}")
+  endforeach()
+endif()
+
+if(SWITCHYARD_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  # CMake 3.25 drops CMAKE_CUDA_STANDARD 20 silently, so the flag is spelled out.
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>"
+    $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+  file(GLOB_RECURSE cuda_twins CONFIGURE_DEPENDS ${SWITCHYARD_SRC}/switchyard/*.cu)
+  list(FILTER SWITCHYARD_SOURCES EXCLUDE REGEX "_cuda_stub\\.cc$")
+  list(APPEND SWITCHYARD_SOURCES ${cuda_twins})
+endif()

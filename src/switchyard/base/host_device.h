@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Marks a formula that the CPU twin and the CUDA twin share.
+#if defined(__CUDACC__)
+#define SWITCHYARD_HD __host__ __device__
+#else
+#define SWITCHYARD_HD
+#endif

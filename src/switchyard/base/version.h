@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace switchyard {
+
+/// The library's semantic version, e.g. "0.1.0".
+std::string_view version();
+/// The commit it was configured from, 12 hex digits, or "unknown" outside a repository.
+std::string_view commit();
+
+}  // namespace switchyard

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace switchyard {
+
+/// CPU instruction tiers in ascending order; a twin runs the best one that it has and the pin allows.
+enum class CpuIsa : std::uint8_t { kPortable, kAvx2, kAvx512, kAmx };
+
+/// "portable", "avx2", "avx512" or "amx".
+std::string_view to_string(CpuIsa isa);
+/// Inverse of to_string(). Errors: UsageError on any other word.
+CpuIsa to_cpu_isa(std::string_view s);
+
+/// Every fact about the machine and its switches, collected once and frozen; gates read only this.
+struct Environment {
+  int sm = 0;                        // GPU architecture, e.g. 90; 0 when there is no GPU
+  int num_gpus = 0;
+  CpuIsa isa = CpuIsa::kPortable;    // the tier that will run (after the pin)
+  CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has
+  std::int64_t memory_bytes = 0;     // available when probed; not in the fingerprint
+  int num_cpus = 1;                  // not in the fingerprint
+  std::vector<std::string> deps;     // sorted names of the dependencies present
+  std::vector<std::pair<std::string, std::string>> flags;  // honoured switches, sorted, defaults in
+  std::vector<std::string> warnings;  // one per retired or misspelt switch; not in the fingerprint
+  std::string build;                  // version and commit of the library
+
+  /// True when dependency `name` was found.
+  bool has_dep(std::string_view name) const;
+  /// Value of an honoured switch; empty when it is not one.
+  std::string_view flag(std::string_view name) const;
+  /// 16 hex digits over a sorted, length-prefixed encoding; equal on ranks that may work together.
+  std::string fingerprint() const;
+};
+
+}  // namespace switchyard
