@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/leaves/gate.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -14,7 +15,7 @@ constexpr FormatSpec kSpec{
                 .block_rows = 1,
                 .block_cols = 0},
     .activation = formats::ActivationQuant::kFp8Token,
-    .cpu_ffn = nullptr,  // the one place that names what executes this format on the CPU
+    .cpu_ffn = &ops::kPanelFfnCpu,
     .cuda_ffn = nullptr,
 };
 

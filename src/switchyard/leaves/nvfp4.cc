@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/leaves/gate.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -13,7 +14,7 @@ constexpr FormatSpec kSpec{
                 .block_cols = 16,
                 .global_scale = true},
     .activation = formats::ActivationQuant::kNvfp4,
-    .cpu_ffn = nullptr,  // the one place that names what executes this format on the CPU
+    .cpu_ffn = &ops::kPanelFfnCpu,
     .cuda_ffn = nullptr,
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/leaves/gate.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -9,7 +10,7 @@ constexpr FormatSpec kSpec{
     .doc = "bf16 weights, activations in the hidden dtype.",
     .weights = {.element = formats::Element::kBf16},
     .activation = formats::ActivationQuant::kNone,
-    .cpu_ffn = nullptr,  // the one place that names what executes this format on the CPU
+    .cpu_ffn = &ops::kPanelFfnCpu,
     .cuda_ffn = nullptr,
 };
 
