@@ -126,10 +126,16 @@ class Forward {
       gemm_(g);
     }
     const std::int64_t stride = l_.fc1.panels() * kPanelRows;
-    for (std::int64_t i = 0; i < rows; ++i)
-      activate_row(a_.activation[e], s_.gated ? gate + i * cols : up + i * cols,
-                   s_.gated ? up + i * cols : nullptr,
-                   b_.inter.data() + (row + i) * stride + begin * kPanelRows, cols);
+    float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
+    const ActivationParams& params = a_.activation[e];
+    activation_cpu({.type = params.type,
+                    .form = params.form,
+                    .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
+                    .up = {up, rows, cols, cols},
+                    .params = &params,
+                    .num_params = 1,
+                    .out = {inter, rows, cols, stride}},
+                   0, rows);
   }
 
   void quantize_inter(std::int64_t i) {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle of the expert FFN: dequantised weights, the format's own requantisation points, double sums.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "switchyard/base/check.h"
+#include "switchyard/formats/e2m1.h"
+#include "switchyard/formats/e4m3.h"
+#include "switchyard/formats/e8m0.h"
 #include "switchyard/ops/activation/activation.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 #include "switchyard/ops/quantize/quantize.h"
@@ -34,13 +38,53 @@ void requantize(const FfnShape& s, const float* x, std::int64_t cols, float stat
   }
 }
 
+double exact_code(const Matrix& w, std::int64_t at) {
+  const auto byte = [&](std::int64_t i) { return std::uint8_t(w.codes[std::size_t(i)]); };
+  std::uint16_t bits;
+  switch (w.layout.element) {
+    case formats::Element::kE4m3: return formats::decode_e4m3(byte(at));
+    case formats::Element::kE2m1:
+      return formats::decode_e2m1(std::uint8_t(byte(at / 2) >> (4 * (at % 2)) & 0xf));
+    case formats::Element::kF32: {
+      float f;
+      std::memcpy(&f, &w.codes[std::size_t(4 * at)], 4);
+      return f;
+    }
+    default: std::memcpy(&bits, &w.codes[std::size_t(2 * at)], 2);
+  }
+  return w.layout.element == formats::Element::kBf16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+double exact_scale(const Matrix& w, std::int64_t at) {
+  float f;
+  switch (w.layout.scale) {
+    case formats::ScaleType::kNone: return 1;
+    case formats::ScaleType::kF32: std::memcpy(&f, &w.scales[std::size_t(4 * at)], 4); return f;
+    case formats::ScaleType::kE8m0: return formats::decode_e8m0(std::uint8_t(w.scales[std::size_t(at)]));
+    case formats::ScaleType::kE4m3: return formats::decode_e4m3(std::uint8_t(w.scales[std::size_t(at)]));
+  }
+  return 1;
+}
+
+/// Row n of w in double: code times block scale times global scale, nothing rounded.
+void exact_row(const Matrix& w, std::int64_t n, double* out) {
+  const std::int64_t block = w.layout.block_cols > 0 ? w.layout.block_cols : w.cols;
+  const std::int64_t block_rows = w.layout.block_rows > 0 ? w.layout.block_rows : w.rows;
+  const std::int64_t first = n / block_rows * w.layout.scale_cols(w.cols);
+  for (std::int64_t k = 0; k < w.cols; k += block) {
+    const double scale = exact_scale(w, first + k / block) * double(w.global_scale);
+    for (std::int64_t i = k; i < std::min(k + block, w.cols); ++i)
+      out[i] = exact_code(w, n * w.cols + i) * scale;
+  }
+}
+
 /// y[i, n] = x[i] . w[n] + bias[n]
 void matmul(ThreadPool* pool, const Matrix& w, const std::vector<float>& bias,
             const std::vector<double>& x, std::int64_t rows, std::vector<double>& y) {
   y.assign(std::size_t(rows * w.rows), 0);
   for_each(pool, w.rows, [&](std::int64_t n, int) {
     std::vector<double> weights(std::size_t(w.cols));
-    w.decode_row(n, std::span<double>(weights));
+    exact_row(w, n, weights.data());
     for (std::int64_t i = 0; i < rows; ++i) {
       double sum = 0;
       for (std::int64_t k = 0; k < w.cols; ++k)
@@ -84,8 +128,7 @@ class ExpertRef {
     std::vector<float> activated(std::size_t(s_.inter));
     for (std::int64_t n = 0; n < s_.inter; ++n) {
       const std::size_t at = std::size_t(i * s_.inter + n);
-      const double a = s_.gated ? gate[at] : up[at];
-      const double v = activate_ref(a_.activation[e_], a, s_.gated ? up[at] : 0.0);
+      const double v = activate_ref(a_.activation[e_], s_.gated ? gate[at] : 0.0, up[at]);
       activated[std::size_t(n)] = float(v);
       out[n] = v;
     }
