@@ -25,6 +25,7 @@ struct FfnShape {
   std::int64_t experts = 0;
   std::int64_t zero_experts = 0;  // ids experts .. experts + zero_experts - 1 return the token
   std::int64_t top_k = 0;
+  std::int64_t unscaled_choices = 0;  // the last ones: added after the factor (fused shared experts)
   bool gated = true;
   bool bias = false;
   bool weight_on_input = false;
@@ -70,7 +71,7 @@ struct FfnCapture {
 /// One forward of routed (or shared) experts: quantise, FC1, activation, quantise, FC2, combine.
 ///
 /// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside, the
-/// sum in choice order. With `rows` set, the unweighted expert rows are written instead, rounded once.
+/// sum in choice order; unscaled choices join after the factor. With `rows` set, the unweighted expert rows are written instead, rounded once.
 /// Shapes:  x [tokens, hidden] with x_stride; ids, weights [tokens, top_k] dense; addend [tokens, hidden]
 ///          dense or null; out [tokens, hidden] with out_stride, or null; rows [tokens * top_k, hidden]
 ///          dense or null; workspace as ffn_workspace_bytes() says. tokens may be 0; id -1 skips.

@@ -192,7 +192,9 @@ class Forward {
   void combine(std::int64_t t, const float* rows, std::int64_t cols, std::int64_t c0,
                std::int64_t valid) const {
     float sum[kMaxChunkCols] = {};
+    const std::int64_t scaled = s_.top_k - s_.unscaled_choices;
     for (std::int64_t j = 0; j < s_.top_k; ++j) {
+      if (j == scaled) scale(sum, valid);
       const std::int64_t r = t * s_.top_k + j, sorted = b_.sorted_of[std::size_t(r)];
       const float weight = s_.weight_on_input ? 1.0f : a_.weights[r];
       if (sorted >= 0) {
@@ -202,11 +204,16 @@ class Forward {
           sum[c] += a_.weights[r] * load_element(a_.x_dtype, token(t), c0 + c);
       }
     }
+    if (s_.unscaled_choices == 0) scale(sum, valid);
     for (std::int64_t c = 0; c < valid; ++c) {
-      float v = sum[c] * a_.factor;
+      float v = sum[c];
       if (a_.addend != nullptr) v += a_.addend[t * s_.hidden + c0 + c];
       store_element(a_.out_dtype, a_.out, t * a_.out_stride + c0 + c, v);
     }
+  }
+
+  void scale(float* sum, std::int64_t valid) const {
+    for (std::int64_t c = 0; c < valid; ++c) sum[c] *= a_.factor;
   }
 
   static constexpr std::int64_t kMaxChunkCols = 4 * kPanelRows;

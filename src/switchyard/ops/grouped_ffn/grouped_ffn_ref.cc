@@ -157,10 +157,11 @@ void combine(const FfnRefArgs& a, const std::vector<double>& rows) {
         const std::int64_t r = t * s.top_k + j;
         if (a.ids[r] < 0) continue;
         const bool weighted = !s.weight_on_input || a.ids[r] >= s.experts;
-        sum += (weighted ? double(a.weights[r]) : 1.0) * rows[std::size_t(r * s.hidden + h)];
+        const double factor = j < s.top_k - s.unscaled_choices ? a.factor : 1.0;
+        sum += factor * (weighted ? double(a.weights[r]) : 1.0) * rows[std::size_t(r * s.hidden + h)];
       }
       const double addend = a.addend != nullptr ? a.addend[t * s.hidden + h] : 0.0;
-      a.out[t * s.hidden + h] = a.factor * sum + addend;
+      a.out[t * s.hidden + h] = sum + addend;
     }
 }
 
