@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "switchyard/base/host_device.h"
+
 namespace switchyard {
 
 /// A row-major view with its own row stride.
@@ -16,7 +18,7 @@ struct Span2d {
   std::int64_t cols = 0;
   std::int64_t stride = 0;
 
-  T* row(std::int64_t r) const { return data + r * stride; }
+  SWITCHYARD_HD T* row(std::int64_t r) const { return data + r * stride; }
 };
 
 }  // namespace switchyard
