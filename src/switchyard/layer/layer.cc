@@ -131,11 +131,12 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   args.token_ids = token_ids;
   Routed routed{ids, weights, width, 1};
   route_tokens(*this, args, Dtype::kF32, logits, routed);
+  append_shared(*this, args, routed);
 
   ops::FfnShape shape = routed_.shape;
   shape.quant = formats::ActivationQuant::kF32;
   std::vector<double> inter(ids.size() * std::size_t(shape.inter));
-  ops::FfnCapture capture{inter.data()};
+  StageCapture capture{inter.data()};
   HostBuffer workspace(options_.leaf->ffn->workspace_bytes(shape, routed_.layout, tokens,
                                                            options_.pool->size()));
   ops::FfnArgs f;

@@ -14,6 +14,7 @@
 #include "switchyard/base/thread_pool.h"
 #include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/deployment.h"
+#include "switchyard/core/forward.h"
 #include "switchyard/leaves/leaf.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
@@ -40,58 +41,6 @@ struct LayerOptions {
 struct StaticScales {
   float fc1 = 1;
   std::vector<float> fc2;
-};
-
-/// Caller's routing; exactly one of the two weight fields may be set.
-struct CallerRouting {
-  const std::int32_t* ids = nullptr;        // [tokens, k]; -1 skips
-  const float* weights = nullptr;           // without routed_scaling_factor
-  const float* factored_weights = nullptr;  // the factor is in them already: finalize skips it
-};
-
-/// Output before finalize, for a caller that fuses the rest.
-///
-/// Shapes:  rows [tokens * k, hidden] in the layer's dtype, (token, choice) order; weights [tokens, k]
-///          (1 where the weight is on the input); index [tokens, k] row or -1; shared [tokens, hidden]
-///          in the layer's dtype, or null when the layer has no shared expert.
-struct Unfinalised {
-  void* rows = nullptr;
-  float* weights = nullptr;
-  std::int32_t* index = nullptr;
-  void* shared = nullptr;
-  float pending_factor = 1;  // written: what finalize still has to multiply
-};
-
-/// What really ran, written by the forward itself; a test compares it with the plan.
-struct Trace {
-  const leaves::Leaf* leaf = nullptr;
-  const leaves::Leaf* shared_leaf = nullptr;
-  CpuIsa isa = CpuIsa::kPortable;
-  bool routed_here = false;
-  bool fused_shared = false;
-};
-
-/// One call.
-///
-/// Shapes:  hidden [tokens, H] with stride, in the layer's dtype; logits [tokens, E+Z] fp32 or empty
-///          (then the router computes them); token_ids [tokens] where routing needs them; out
-///          [tokens, H] with stride or null; expert_counts [E+Z] added to, or null.
-struct ForwardArgs {
-  std::int64_t tokens = 0;
-  const void* hidden = nullptr;
-  std::int64_t hidden_stride = 0;
-  Span2d<const float> logits;
-  const std::int64_t* token_ids = nullptr;
-  CallerRouting routing;
-  void* out = nullptr;
-  std::int64_t out_stride = 0;
-  Unfinalised* unfinalised = nullptr;
-  std::int64_t* expert_counts = nullptr;
-  std::int32_t* ids_out = nullptr;    // [tokens, k] chosen ids, or null
-  float* weights_out = nullptr;       // [tokens, k], or null
-  ops::FfnCapture* capture = nullptr;
-  Trace* trace = nullptr;
-  std::span<std::byte> workspace;
 };
 
 /// One packed set of experts: the routed ones, or the shared one.

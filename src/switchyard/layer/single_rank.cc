@@ -124,16 +124,6 @@ void take_caller_routing(const Layer& layer, const ForwardArgs& a, Routed& r) {
     }
 }
 
-/// The fused shared experts: ids E .. E + n - 1 with weight 1 behind every token's choices.
-void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {
-  const std::int64_t k = layer.problem().top_k();
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t j = k; j < r.width; ++j) {
-      r.ids[std::size_t(t * r.width + j)] = std::int32_t(layer.problem().num_experts() + j - k);
-      r.weights[std::size_t(t * r.width + j)] = 1;
-    }
-}
-
 /// Hands out what the caller asked to see of the routing.
 void report_routing(const Layer& layer, const ForwardArgs& a, const Routed& r) {
   const std::int64_t k = layer.problem().top_k();
@@ -189,11 +179,12 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
 
 void write_trace(const Layer& layer, const ForwardArgs& a) {
   if (a.trace == nullptr) return;
-  *a.trace = {.leaf = layer.options().leaf,
-              .shared_leaf = layer.shared() != nullptr ? layer.options().shared_leaf : nullptr,
-              .isa = layer.options().isa,
-              .routed_here = a.routing.ids == nullptr,
-              .fused_shared = layer.routed().shape.unscaled_choices > 0};
+  a.trace->leaf = layer.options().leaf->id.str();
+  a.trace->shared_leaf =
+      layer.shared() != nullptr ? layer.options().shared_leaf->id.str() : std::string();
+  a.trace->isa = layer.options().isa;
+  a.trace->routed_here = a.routing.ids == nullptr;
+  a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
 }
 
 }  // namespace
@@ -225,6 +216,15 @@ void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
     if (!given) ops::router_gemm_cpu(gemm, begin, end);
     ops::route_cpu(route, begin, end);
   });
+}
+
+void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {
+  const std::int64_t k = layer.problem().top_k();
+  for (std::int64_t t = 0; t < a.tokens; ++t)
+    for (std::int64_t j = k; j < r.width; ++j) {
+      r.ids[std::size_t(t * r.width + j)] = std::int32_t(layer.problem().num_experts() + j - k);
+      r.weights[std::size_t(t * r.width + j)] = 1;
+    }
 }
 
 std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {

@@ -23,6 +23,9 @@ struct Routed {
 void route_tokens(const Layer& layer, const ForwardArgs& args, Dtype hidden_dtype,
                   std::span<float> logits_buffer, Routed& routed);
 
+/// The fused shared experts: ids E .. E + n - 1 with weight 1 behind every token's choices.
+void append_shared(const Layer& layer, const ForwardArgs& args, Routed& routed);
+
 /// The scheduler of one rank: route, shared expert, routed experts, finalize. A communicating scheduler
 /// takes its place between route_tokens() and the experts.
 void single_rank_forward(const Layer& layer, const ForwardArgs& args);

@@ -11,6 +11,7 @@
 #include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/activation.h"
 #include "switchyard/core/environment.h"
+#include "switchyard/core/forward.h"
 #include "switchyard/formats/matrix.h"
 #include "switchyard/ops/grouped_gemm/panel.h"
 
@@ -60,14 +61,6 @@ void pack_expert(const FfnShape& shape, const ExpertLayout& layout,
                  const checkpoint::ExpertWeights& expert, float fc2_input_scale,
                  std::span<std::byte> packed);
 
-/// Stage outputs that a forward writes out when asked; the oracle reads them to judge code flips.
-///
-/// Shapes:  inter [tokens * top_k, inter] dequantised input of FC2, rows in (token, choice) order; rows
-///          of skipped choices stay as they were.
-struct FfnCapture {
-  double* inter = nullptr;
-};
-
 /// One forward of routed (or shared) experts: quantise, FC1, activation, quantise, FC2, combine.
 ///
 /// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside, the
@@ -96,7 +89,7 @@ struct FfnArgs {
   std::int64_t out_stride = 0;
   Dtype rows_dtype = Dtype::kBf16;
   void* rows = nullptr;
-  FfnCapture* capture = nullptr;
+  StageCapture* capture = nullptr;
   ThreadPool* pool = nullptr;
   CpuIsa isa = CpuIsa::kPortable;
   std::span<std::byte> workspace;
