@@ -93,7 +93,8 @@ std::vector<std::string_view> alternatives(std::string_view names) {
   }
 }
 
-Config::Config(json object, std::string where) : object_(std::move(object)), where_(std::move(where)) {}
+Config::Config(json object, std::string where)
+    : object_(std::move(object)), where_(std::move(where)) {}
 
 void Config::wrong(std::string_view name, const json& value, const std::string& must) const {
   throw UsageError(cat(where_, ": '", name, "' is ", show_json(value), ", must be ", must,
@@ -207,8 +208,8 @@ void Config::refuse_unread(std::string_view family) const {
     if (it == object_.end() || it->is_null() || read_.count(concern.name)) continue;
     json neutral = json::parse(concern.neutral);
     bool harmless = std::find(neutral.begin(), neutral.end(), *it) != neutral.end();
-    require(harmless, where_, ": '", concern.name, "' is ", show_json(*it), ", which family ", family,
-            " does not define; remove the field or name the family that it belongs to");
+    require(harmless, where_, ": '", concern.name, "' is ", show_json(*it), ", which family ",
+            family, " does not define; remove the field or name the family that it belongs to");
   }
 }
 

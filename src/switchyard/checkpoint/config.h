@@ -28,7 +28,8 @@ class Config {
   /// True when one of `names` is there and not null.
   bool has(std::string_view names) const { return find(names) != nullptr; }
   /// An integer in [low, high], or nothing.
-  std::optional<std::int64_t> integer(std::string_view names, std::int64_t low, std::int64_t high) const;
+  std::optional<std::int64_t> integer(std::string_view names, std::int64_t low,
+                                      std::int64_t high) const;
   /// An integer in [low, high] that must be there; `what` says what it is.
   std::int64_t required(std::string_view names, std::int64_t low, std::int64_t high,
                         std::string_view what) const;
@@ -39,7 +40,8 @@ class Config {
   /// A string, or `fallback`.
   std::string text(std::string_view names, std::string_view fallback) const;
   /// A string that must be one of `served` ("a|b"), or `fallback`.
-  std::string word(std::string_view names, std::string_view served, std::string_view fallback) const;
+  std::string word(std::string_view names, std::string_view served,
+                   std::string_view fallback) const;
   /// A list of strings, or nothing.
   std::optional<std::vector<std::string>> texts(std::string_view names) const;
   /// A list of integers >= 0, or nothing.
@@ -54,7 +56,8 @@ class Config {
   void refuse_unread(std::string_view family) const;
 
  private:
-  [[noreturn]] void wrong(std::string_view name, const nlohmann::json& value, const std::string& must) const;
+  [[noreturn]] void wrong(std::string_view name, const nlohmann::json& value,
+                          const std::string& must) const;
   std::string spelling(std::string_view names) const;
 
   nlohmann::json object_;

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kSingle = "model.safetensors";
 
-bool exists(const fs::path& p) {
+bool is_there(const fs::path& p) {
   std::error_code ignored;
   return fs::exists(p, ignored);
 }
@@ -26,12 +26,13 @@ void check_shard_name(const std::string& shard, const std::string& index_path) {
   bool plain = !shard.empty() && shard.find_first_of("/\\") == std::string::npos &&
                shard.find("..") == std::string::npos && shard.find('\0') == std::string::npos;
   require(plain, index_path, ": shard name '", show_name(shard),
-          "' leaves the checkpoint's folder or is empty; a shard is a plain file name beside the index");
+          "' leaves the checkpoint's folder or is empty; a shard is a plain file name beside the "
+          "index");
 }
 
 std::string shard_of(const std::string& tensor, const json& value, const std::string& index_path) {
-  require(value.is_string(), index_path, ": tensor '", show_name(tensor), "' maps to ", show_json(value),
-          ", must be a file name");
+  require(value.is_string(), index_path, ": tensor '", show_name(tensor), "' maps to ",
+          show_json(value), ", must be a file name");
   std::string shard = value.get<std::string>();
   check_shard_name(shard, index_path);
   return shard;
@@ -45,22 +46,26 @@ void note_strays(const std::string& directory, const TensorTable& table,
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
     std::string name = entry.path().filename().string();
-    if (entry.path().extension() == ".safetensors" && name != "moe_io.safetensors" && !used.count(name))
+    if (entry.path().extension() == ".safetensors" && name != "moe_io.safetensors" &&
+        !used.count(name))
       strays.insert(name);
   }
   if (!strays.empty())
-    notices.push_back(cat(strays.size(), " .safetensors file(s) beside the index are not listed in it "
-                          "and are ignored, the first is '", *strays.begin(), "'"));
+    notices.push_back(cat(strays.size(),
+                          " .safetensors file(s) beside the index are not listed in it "
+                          "and are ignored, the first is '",
+                          *strays.begin(), "'"));
   if (table.unlisted() > 0)
-    notices.push_back(cat(table.unlisted(), " tensor(s) in the shards are not listed in the index "
+    notices.push_back(cat(table.unlisted(),
+                          " tensor(s) in the shards are not listed in the index "
                           "and are ignored"));
 }
 
 std::shared_ptr<const TensorTable> open_tensors(const fs::path& directory) {
   fs::path index = directory / kIndex;
-  if (!exists(index)) {
-    require(exists(directory / kSingle), directory.string(), ": holds neither ", kIndex, " nor ", kSingle,
-            "; give the folder of a Hugging Face style checkpoint");
+  if (!is_there(index)) {
+    require(is_there(directory / kSingle), directory.string(), ": holds neither ", kIndex, " nor ",
+            kSingle, "; give the folder of a Hugging Face style checkpoint");
     return std::make_shared<TensorTable>(SafetensorsFile::open((directory / kSingle).string()));
   }
   json root = read_config_file(index.string());
@@ -86,12 +91,13 @@ TensorTable::TensorTable(const std::string& directory, const json& weight_map,
     auto it = shards.find(shard);
     if (it == shards.end()) {
       std::string path = (fs::path(directory) / shard).string();
-      require(exists(path), index_path, ": shard '", shard, "' (holding '", show_name(name),
+      require(is_there(path), index_path, ": shard '", shard, "' (holding '", show_name(name),
               "') is missing from ", directory, "; fetch it");
       it = shards.emplace(shard, SafetensorsFile::open(path)).first;
     }
     const Tensor* t = it->second.find(name);
-    require(t != nullptr, index_path, ": tensor '", show_name(name), "' is mapped to shard '", shard,
+    require(t != nullptr, index_path, ": tensor '", show_name(name), "' is mapped to shard '",
+            shard,
             "', which does not hold it; index and shards do not belong together, fetch both again");
     tensors->emplace_hint(tensors->end(), name, *t);
   }
@@ -135,20 +141,20 @@ std::size_t TensorTable::file_bytes() const {
 
 CheckpointFiles open_checkpoint_files(const std::string& directory) {
   std::error_code ignored;
-  require(exists(directory), directory, ": does not exist; give the folder of a checkpoint");
+  require(is_there(directory), directory, ": does not exist; give the folder of a checkpoint");
   require(fs::is_directory(directory, ignored), directory,
           ": is a file where a checkpoint's folder is needed; give the folder that holds it");
   fs::path root(directory);
-  require(exists(root / "config.json"), directory,
+  require(is_there(root / "config.json"), directory,
           ": holds no config.json; give the folder of a Hugging Face style checkpoint");
   CheckpointFiles out;
   out.directory = directory;
   out.config = read_config_file((root / "config.json").string());
   fs::path hf_quant = root / "hf_quant_config.json";
-  if (exists(hf_quant)) out.hf_quant = read_config_file(hf_quant.string());
-  out.legacy_quantize_config = exists(root / "quantize_config.json");
+  if (is_there(hf_quant)) out.hf_quant = read_config_file(hf_quant.string());
+  out.legacy_quantize_config = is_there(root / "quantize_config.json");
   out.tensors = open_tensors(root);
-  if (exists(root / kIndex)) note_strays(directory, *out.tensors, out.notices);
+  if (is_there(root / kIndex)) note_strays(directory, *out.tensors, out.notices);
   return out;
 }
 

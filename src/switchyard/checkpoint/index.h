@@ -18,7 +18,8 @@ class TensorTable {
   /// A table over one file.
   explicit TensorTable(SafetensorsFile file);
   /// A table that holds exactly what the index `weight_map` lists, from the shards in `directory`.
-  /// Errors: UsageError for a shard name with a separator or "..", a missing shard, or a tensor that
+  /// Errors: UsageError for a shard name with a separator or "..", a missing shard, or a tensor
+  /// that
   ///         its shard does not hold.
   TensorTable(const std::string& directory, const nlohmann::json& weight_map,
               const std::string& index_path);
@@ -28,7 +29,8 @@ class TensorTable {
   /// The tensor `name`, or null.
   const Tensor* find(std::string_view name) const;
   /// The range of tensors whose names start with `prefix`.
-  std::pair<TensorMap::const_iterator, TensorMap::const_iterator> range(std::string_view prefix) const;
+  std::pair<TensorMap::const_iterator, TensorMap::const_iterator> range(
+      std::string_view prefix) const;
   /// True when some name starts with `prefix`.
   bool any(std::string_view prefix) const;
   /// Paths of the mapped files.
@@ -48,9 +50,9 @@ class TensorTable {
 struct CheckpointFiles {
   std::string directory;
   std::shared_ptr<const TensorTable> tensors;
-  nlohmann::json config;                     // config.json
-  std::optional<nlohmann::json> hf_quant;    // hf_quant_config.json
-  bool legacy_quantize_config = false;       // quantize_config.json (GPTQ, AWQ) stands beside it
+  nlohmann::json config;                   // config.json
+  std::optional<nlohmann::json> hf_quant;  // hf_quant_config.json
+  bool legacy_quantize_config = false;     // quantize_config.json (GPTQ, AWQ) stands beside it
   std::vector<std::string> notices;
 };
 

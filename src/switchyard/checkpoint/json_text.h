@@ -18,7 +18,8 @@ nlohmann::json read_config_file(const std::string& path);
 /// One value as an error line shows it: compact, without line breaks, cut at 60 characters.
 std::string show_json(const nlohmann::json& value);
 
-/// A name from a file as an error line shows it: control characters replaced, cut at 200 characters.
+/// A name from a file as an error line shows it: control characters replaced, cut at 200
+/// characters.
 std::string show_name(std::string_view name);
 
 }  // namespace switchyard::checkpoint

@@ -41,8 +41,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   std::span<const std::byte> bytes;
   if (size > 0) {
     void* base = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, d.fd, 0);
-    require(base != MAP_FAILED, path, ": ", size, " bytes cannot be mapped (",
-            std::strerror(errno), ")");
+    require(base != MAP_FAILED, path, ": ", size, " bytes cannot be mapped (", std::strerror(errno),
+            ")");
     bytes = {static_cast<const std::byte*>(base), size};
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
@@ -55,7 +55,8 @@ MappedFile::~MappedFile() {
 std::string read_text_file(const std::string& path, std::size_t max_bytes) {
   auto file = MappedFile::open(path);
   require(file->bytes().size() <= max_bytes, path, ": holds ", file->bytes().size(),
-          " bytes, the limit for such a file is ", max_bytes, "; it is probably not what its name says");
+          " bytes, the limit for such a file is ", max_bytes,
+          "; it is probably not what its name says");
   return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
 }
 

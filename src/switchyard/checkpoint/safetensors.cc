@@ -28,16 +28,17 @@ std::uint64_t header_length(std::span<const std::byte> bytes, const std::string&
   for (int i = 7; i >= 0; --i) length = length << 8 | std::uint64_t(bytes[std::size_t(i)]);
   require(length <= kMaxHeaderBytes, path, ": header of ", length, " bytes exceeds the limit of ",
           kMaxHeaderBytes, "; it is not a safetensors file, or damaged");
-  require(length <= bytes.size() - 8, path, ": header of ", length, " bytes ends behind the file's ",
-          bytes.size(), " bytes; ", kFetchAgain);
+  require(length <= bytes.size() - 8, path, ": header of ", length,
+          " bytes ends behind the file's ", bytes.size(), " bytes; ", kFetchAgain);
   require(length > 0 && bytes[8] == std::byte{'{'}, path,
           ": the header does not start with '{'; it is not a safetensors file, or damaged");
   return length;
 }
 
 std::uint64_t offset_of(const json& value, const std::string& who) {
-  require(value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0),
-          who, ": data offset ", show_json(value), " is no integer >= 0; ", kFetchAgain);
+  require(
+      value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0),
+      who, ": data offset ", show_json(value), " is no integer >= 0; ", kFetchAgain);
   return value.get<std::uint64_t>();
 }
 
@@ -47,7 +48,8 @@ std::vector<std::int64_t> shape_of(const json& value, const std::string& who) {
   for (const json& d : value) {
     bool fits = d.is_number_unsigned() &&
                 d.get<std::uint64_t>() <= std::uint64_t(std::numeric_limits<std::int64_t>::max());
-    require(fits, who, ": dimension ", show_json(d), " is no integer in 0 .. 2^63 - 1; ", kFetchAgain);
+    require(fits, who, ": dimension ", show_json(d), " is no integer in 0 .. 2^63 - 1; ",
+            kFetchAgain);
     shape.push_back(d.get<std::int64_t>());
   }
   return shape;
@@ -74,7 +76,8 @@ const json& field(const json& entry, const char* key, const std::string& who) {
 
 Tensor parse_entry(const json& entry, std::span<const std::byte> data, const std::string& who,
                    Extent& extent) {
-  require(entry.is_object(), who, ": entry is ", show_json(entry), ", must be an object; ", kFetchAgain);
+  require(entry.is_object(), who, ": entry is ", show_json(entry), ", must be an object; ",
+          kFetchAgain);
   const json& type = field(entry, "dtype", who);
   auto known = type.is_string() ? to_tensor_type(type.get_ref<const std::string&>()) : std::nullopt;
   require(known.has_value(), who, ": dtype ", show_json(type),
@@ -102,15 +105,17 @@ void check_cover(std::vector<Extent>& extents, std::uint64_t size, const std::st
   });
   std::uint64_t at = 0;
   for (const Extent& e : extents) {
-    require(e.begin == at, path, ": tensor '", show_name(e.name), "' begins at ", e.begin, ", must begin at ",
-            at, " (", e.begin < at ? "overlaps its neighbour" : "hole before it", "); ", kFetchAgain);
+    require(e.begin == at, path, ": tensor '", show_name(e.name), "' begins at ", e.begin,
+            ", must begin at ", at, " (",
+            e.begin < at ? "overlaps its neighbour" : "hole before it", "); ", kFetchAgain);
     at = e.end;
   }
   require(at == size, path, ": tensors end at ", at, " of ", size, " data bytes; ", kFetchAgain);
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, const std::string& path) {
-  require(value.is_object(), path, ": __metadata__ is ", show_json(value), ", must map strings to strings");
+  require(value.is_object(), path, ": __metadata__ is ", show_json(value),
+          ", must map strings to strings");
   std::map<std::string, std::string> out;
   for (const auto& [key, text] : value.items()) {
     require(text.is_string(), path, ": __metadata__ '", show_name(key), "' is ", show_json(text),
@@ -128,7 +133,8 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   std::span<const std::byte> bytes = out.file_->bytes();
   std::uint64_t length = header_length(bytes, path);
   std::span<const std::byte> data = bytes.subspan(8 + length);
-  json header = parse_json({reinterpret_cast<const char*>(bytes.data()) + 8, length}, path + ": header");
+  json header =
+      parse_json({reinterpret_cast<const char*>(bytes.data()) + 8, length}, path + ": header");
   auto tensors = std::make_shared<TensorMap>();
   std::map<std::string, std::string> metadata;
   std::vector<Extent> extents;

@@ -15,13 +15,11 @@ struct TypeRow {
   int bits;
 };
 
-constexpr std::array<TypeRow, 20> kTypes = {{{"BOOL", 8},    {"F4", 4},       {"F6_E2M3", 6},
-                                             {"F6_E3M2", 6}, {"U8", 8},       {"I8", 8},
-                                             {"F8_E5M2", 8}, {"F8_E4M3", 8},  {"F8_E8M0", 8},
-                                             {"I16", 16},    {"U16", 16},     {"F16", 16},
-                                             {"BF16", 16},   {"I32", 32},     {"U32", 32},
-                                             {"F32", 32},    {"C64", 64},     {"F64", 64},
-                                             {"I64", 64},    {"U64", 64}}};
+constexpr std::array<TypeRow, 20> kTypes = {
+    {{"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+     {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
+     {"U16", 16}, {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},
+     {"F32", 32}, {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
 static_assert(std::size_t(TensorType::kU64) + 1 == kTypes.size(), "one row per type");
 
 template <class T>
@@ -65,17 +63,24 @@ std::string show_shape(std::span<const std::int64_t> shape) {
 
 float load_float(TensorType type, const std::byte* base, std::int64_t i) {
   switch (type) {
-    case TensorType::kF32: return load<float>(base, i);
-    case TensorType::kBf16: return bf16_to_float(load<std::uint16_t>(base, i));
-    case TensorType::kF16: return fp16_to_float(load<std::uint16_t>(base, i));
-    case TensorType::kF8E8m0: return e8m0_to_float(load<std::uint8_t>(base, i));
-    default: throw InternalError(cat("no float reader for ", to_string(type)));
+    case TensorType::kF32:
+      return load<float>(base, i);
+    case TensorType::kBf16:
+      return bf16_to_float(load<std::uint16_t>(base, i));
+    case TensorType::kF16:
+      return fp16_to_float(load<std::uint16_t>(base, i));
+    case TensorType::kF8E8m0:
+      return e8m0_to_float(load<std::uint8_t>(base, i));
+    default:
+      throw InternalError(cat("no float reader for ", to_string(type)));
   }
 }
 
 std::vector<float> read_floats(const Tensor& t, std::string_view what) {
-  bool known = t.type == TensorType::kF32 || t.type == TensorType::kBf16 || t.type == TensorType::kF16;
-  require(known, what, ": type ", to_string(t.type), " cannot be read here; store it as F32, BF16 or F16");
+  bool known =
+      t.type == TensorType::kF32 || t.type == TensorType::kBf16 || t.type == TensorType::kF16;
+  require(known, what, ": type ", to_string(t.type),
+          " cannot be read here; store it as F32, BF16 or F16");
   std::vector<float> out(std::size_t(t.elements()));
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = load_float(t.type, t.bytes.data(), std::int64_t(i));

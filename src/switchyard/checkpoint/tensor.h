@@ -13,8 +13,26 @@ namespace switchyard::checkpoint {
 
 /// Element types of the safetensors container.
 enum class TensorType : std::uint8_t {
-  kBool, kF4, kF6E2m3, kF6E3m2, kU8, kI8, kF8E5m2, kF8E4m3, kF8E8m0, kI16, kU16, kF16, kBf16,
-  kI32, kU32, kF32, kC64, kF64, kI64, kU64
+  kBool,
+  kF4,
+  kF6E2m3,
+  kF6E3m2,
+  kU8,
+  kI8,
+  kF8E5m2,
+  kF8E4m3,
+  kF8E8m0,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64
 };
 
 /// The container's spelling, e.g. "F8_E4M3".
