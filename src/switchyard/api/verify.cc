@@ -30,10 +30,10 @@ Trial trial_for(const VerifyOptions& o, const LayerEntry& entry, std::int64_t hi
     for (std::int64_t i = 0; i < o.tokens; ++i) t.token_ids.push_back(i);
     return t;
   }
-  checkpoint::MoeIo io = checkpoint::read_moe_io(o.io, entry.index);
-  require(io.hidden == hidden, o.io, ": hidden_states are ", io.hidden, " wide, layer ", entry.index,
-          " has H = ", hidden, "; give the file that belongs to this checkpoint");
-  return {io.tokens, std::move(io.hidden_states), std::move(io.output), std::move(io.token_ids)};
+  const auto file = checkpoint::SafetensorsFile::open(o.io);
+  checkpoint::MoeIo io = checkpoint::read_moe_io(file, entry.index, hidden);
+  return {io.tokens, std::move(io.hidden_states), std::move(io.output),
+          {io.token_ids.begin(), io.token_ids.end()}};
 }
 
 std::vector<double> widened(const std::vector<float>& v) { return {v.begin(), v.end()}; }
@@ -98,10 +98,7 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint, std::optiona
 
 std::vector<float> calibration_from(const std::string& path, std::int64_t layer, std::int64_t hidden) {
   if (path.empty()) return {};
-  checkpoint::MoeIo io = checkpoint::read_moe_io(path, layer);
-  require(io.hidden == hidden, path, ": hidden_states are ", io.hidden, " wide, the layer has H = ",
-          hidden, "; calibrate on tokens of this model");
-  return std::move(io.hidden_states);
+  return checkpoint::read_hidden_states(checkpoint::SafetensorsFile::open(path), layer, hidden);
 }
 
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {

@@ -37,6 +37,12 @@ std::vector<float> read_rows(const SafetensorsFile& file, const std::string& nam
 
 }  // namespace
 
+std::vector<float> read_hidden_states(const SafetensorsFile& file, std::int64_t layer,
+                                      std::int64_t hidden) {
+  std::int64_t tokens = -1;
+  return read_rows(file, prefix_of(file, layer) + "hidden_states", layer, hidden, tokens);
+}
+
 MoeIo read_moe_io(const SafetensorsFile& file, std::int64_t layer, std::int64_t hidden) {
   std::string prefix = prefix_of(file, layer);
   MoeIo out;

@@ -23,4 +23,11 @@ struct MoeIo {
 ///          width), of another type than F32, BF16 or F16 (ids: I64, I32), or not finite.
 MoeIo read_moe_io(const SafetensorsFile& file, std::int64_t layer, std::int64_t hidden);
 
+/// The hidden states alone, e.g. to calibrate on; the file needs nothing else.
+///
+/// Shapes:  [tokens, hidden] row-major.
+/// Errors:  as read_moe_io().
+std::vector<float> read_hidden_states(const SafetensorsFile& file, std::int64_t layer,
+                                      std::int64_t hidden);
+
 }  // namespace switchyard::checkpoint
