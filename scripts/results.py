@@ -20,11 +20,20 @@ class Tally:
             name, status = test.get("name"), test.get("status")
             cases = self.cases(reports, name)
             failed = sum(outcome == "failed" for _, outcome, _ in cases)
-            if not cases or (status == "fail" and failed == 0):
-                cases = cases + [(name, {"run": "passed", "notrun": "skipped"}.get(status, "failed"),
-                                  "not run by ctest")]
+            if not cases or (status != "run" and failed == 0):
+                cases = cases + [(name, *self.outcome_of(test, status))]
             for case, outcome, reason in cases:
                 self.book(preset, case, outcome, reason)
+
+    @staticmethod
+    def outcome_of(test, status):
+        """(outcome, reason) of a test as a whole; one that could not start has failed."""
+        skipped = test.find("skipped")
+        reason = "" if skipped is None else skipped.get("message", "")
+        if status == "notrun" and reason.startswith("SKIP_"):
+            words = (test.findtext("system-out") or reason).strip().splitlines()
+            return "skipped", words[-1]
+        return ("passed", "") if status == "run" else ("failed", reason)
 
     def book(self, preset, case, outcome, reason):
         if outcome == "skipped":
@@ -52,6 +61,8 @@ class Tally:
                 found.append((name, "skipped", words[-1] if words else "no reason given"))
             elif case.get("status") == "run":
                 found.append((name, "passed", ""))
+            else:
+                found.append((name, "skipped", "disabled in the source"))
         return found
 
     def print_skips(self):

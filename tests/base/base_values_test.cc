@@ -111,20 +111,20 @@ TEST(Arena, MeasuringAndTakingAgree) {
   std::vector<std::byte> storage(measure.used() + Arena::kAlign, std::byte{0xff});
   auto start = reinterpret_cast<std::uintptr_t>(storage.data());
   std::size_t gap = (Arena::kAlign - start % Arena::kAlign) % Arena::kAlign;
-  Arena arena(std::span(storage).subspan(gap, measure.used()));
+  Arena arena(std::span<std::byte>(storage).subspan(gap, measure.used()));
   std::span<float> part = layout(arena);
   EXPECT_EQ(reinterpret_cast<std::byte*>(part.data()), storage.data() + gap + Arena::kAlign);
   EXPECT_EQ(arena.used(), measure.used());
   EXPECT_THROW(arena.take<char>(1), UsageError);
 
-  Arena again(std::span(storage).subspan(gap, measure.used()));
+  Arena again(std::span<std::byte>(storage).subspan(gap, measure.used()));
   EXPECT_EQ(layout(again).size(), 5u);  // a good call works after the provoked error
 }
 
 TEST(Arena, RefusesAMisalignedBuffer) {
   alignas(Arena::kAlign) std::byte storage[2 * Arena::kAlign];
-  EXPECT_THROW(Arena(std::span(storage).subspan(1)), UsageError);
-  EXPECT_NO_THROW(Arena{std::span(storage)});
+  EXPECT_THROW(Arena(std::span<std::byte>(storage).subspan(1)), UsageError);
+  EXPECT_NO_THROW(Arena{std::span<std::byte>(storage)});
 }
 
 TEST(Errors, KindsAndTexts) {
