@@ -36,3 +36,4 @@ bench: bootstrap
 
 format: bootstrap
 	@python3 scripts/format.py --apply
+	@python3 scripts/support_table.py --apply
