@@ -7,15 +7,19 @@ member function, nested type, alias and static constant. The comment stands dire
 lines may stand between) or behind the declaration as ///<, and says something.
 
 Exempt, because a comment could only repeat the name:
-  - forward declarations, using-declarations, friends, static_asserts; `= default`, `= delete`;
-    destructors, `override`s, and the comparison operators == and <=>;
+  - forward declarations, using-declarations, friends, static_asserts; `= default`, `= delete`,
+    `override`; operators == and <=>;
+  - special members: default, copy and move construction and assignment, destruction;
   - data members and enumerators (a trailing // tells units or shape where they need it);
-  - one-line inline member functions of a struct (a plain value's accessors and conversions);
+  - inline member functions of a struct with at most one statement (a plain value's accessors);
+  - the only other member function of a documented struct, which the struct's comment describes
+    (the formula of a policy, check() of an Args struct);
   - an overload directly under a documented function of the same name;
   - everything in an unnamed namespace or one called detail.
 
 Usage: check_docs.py ROOT...   (folders or headers)
 """
+import collections
 import pathlib
 import re
 import sys
@@ -25,7 +29,7 @@ import cpp_scan  # noqa: E402
 
 HEADERS = {".h", ".cuh"}
 COMPARISON = re.compile(r"operator(==|<=>)$")
-SPECIAL = re.compile(r"= (default|delete)$")
+DEFAULTED = re.compile(r"= (default|delete)$")
 
 
 def is_documented(lines, first_line):
@@ -47,11 +51,22 @@ def is_public(d):
     return d.kind != "ignored" and d.access == "public" and not hidden
 
 
+def is_special_member(d):
+    """Default, copy and move construction and assignment, destruction."""
+    own = d.scope[-1] if d.scope else ""
+    constructs = d.name == own and re.search(
+        rf"\b{own} \( (?:(?:const )?{own} &(?:&| &)?(?: \w+)? )?\)", d.text) is not None
+    return constructs or d.name == "operator=" or d.name.startswith("~")
+
+
+def is_accessor(d):
+    return d.owner == "struct" and d.has_body and d.statements <= 1
+
+
 def is_exempt(d):
     if d.kind == "function":
-        return (d.name.startswith("~") or COMPARISON.match(d.name) is not None
-                or SPECIAL.search(d.text) is not None or " override" in d.text
-                or (d.owner == "struct" and d.has_body and d.first_line == d.last_line))
+        return (is_special_member(d) or COMPARISON.match(d.name) is not None
+                or DEFAULTED.search(d.text) is not None or " override" in d.text or is_accessor(d))
     if d.kind == "variable" and d.owner != "namespace":
         return "static" not in d.text.split()
     return False
@@ -61,12 +76,16 @@ def undocumented(source):
     """Yields (line, kind, name) for each public declaration of `source` without its comment."""
     lines = source.splitlines()
     private_types, last = set(), None
-    for d in cpp_scan.declarations(source):
+    found = cpp_scan.declarations(source)
+    functions = collections.Counter(d.scope for d in found if d.kind == "function" and d.owner == "struct"
+                                    and not is_exempt(d))
+    for d in found:
         inside_private = any(d.scope[: len(p)] == p for p in private_types)
         public = is_public(d) and not inside_private
         if d.kind == "type" and not public:
             private_types.add(d.scope + (d.name,))
-        if not public or is_exempt(d):
+        only = d.kind == "function" and d.owner == "struct" and functions[d.scope] == 1
+        if not public or is_exempt(d) or only:
             continue
         overload = (last is not None and d.kind == "function"
                     and (last.name, last.scope) == (d.name, d.scope)

@@ -28,6 +28,7 @@ class Declaration:
     last_line: int
     text: str  # its tokens up to the body, joined by blanks
     has_body: bool
+    statements: int  # semicolons in the body
 
 
 def blank(text):
@@ -164,7 +165,8 @@ class Scanner:
         has_body = self.at(i) == "{"
         end = self.skip(i) if has_body else i + (self.at(i) == ";")
         kind, name = self.classify(head, self.tokens[start:i])
-        self.add(kind, name, names, owner, access, begin, max(end - 1, begin), head, has_body)
+        self.add(kind, name, names, owner, access, begin, max(end - 1, begin), head, has_body,
+                 self.tokens[i:end].count(";") if has_body else 0)
         return max(end, begin + 1)
 
     def enter_namespace(self, i, names):
@@ -217,7 +219,8 @@ class Scanner:
                     is_pointer = head[i + 1 : i + 2] == ["*"]
                     named = re.match(r"[A-Za-z_]", head[i - 1])
                     return i if named and not is_pointer else None
-            depth += (token in "([") - (token in ")]")
+            # A "<" in front of the parameters opens template arguments; no comparison stands there.
+            depth += (token in ("(", "[", "<")) - (token in (")", "]", ">"))
             i += 1
         return None
 
@@ -245,11 +248,11 @@ class Scanner:
     def before_value(head):
         return head[: head.index("=")] if "=" in head else head
 
-    def add(self, kind, name, names, owner, access, first, last, head, has_body):
+    def add(self, kind, name, names, owner, access, first, last, head, has_body, statements=0):
         last = min(last, len(self.lines) - 1)
         self.declarations.append(
             Declaration(kind, name, names, owner, access, self.lines[first], self.lines[last],
-                        " ".join(head), has_body))
+                        " ".join(head), has_body, statements))
 
 
 def declarations(source):

@@ -68,6 +68,9 @@ class Documented {
   /// Makes one.
   explicit Documented(int a) : a_{a}, b_(a) {}
   Documented(const Documented&) = default;
+  Documented();
+  Documented(Documented&& other) noexcept;
+  Documented& operator=(const Documented&);
   ~Documented();
   bool operator==(const Documented&) const;
 %s
@@ -79,8 +82,16 @@ class Documented {
 /// A value.
 struct Value {
   int x = 0;  // elements
-  int twice() const { return 2 * x; }
+  int twice() const {
+    return 2 * x;
+  }
+  std::function<int(const Value&)> call;
   void (*run)(const Value&) = nullptr;
+};
+/// Arguments; check() throws UsageError.
+struct Args {
+  int y = 0;
+  void check() const;
 };
 class Forward;
 namespace detail { int helper(int x); }
@@ -121,10 +132,19 @@ class Docs(unittest.TestCase):
             "  int naked() const;": "naked",
             "  int naked() const { return 1; }": "naked",
             "  static constexpr int kNaked = 1;": "kNaked",
+            "  explicit Documented(const char* name);": "Documented",
             "  struct Naked { int x; };": "Naked",
             "  bool operator<(const Documented&) const;": "operator<",
         }.items():
             self.assertEqual(self.names(member=member), [f"switchyard::Documented::{name}"], member)
+
+    def test_struct_members(self):
+        struct = "/// Documented.\nstruct S {\n  int x;\n%s};"
+        both = "  void f();\n  void g();\n"
+        self.assertEqual(self.names(free=struct % both), ["switchyard::S::f", "switchyard::S::g"])
+        self.assertEqual(self.names(free=struct % "  void f();\n"), [])
+        long = "  int f() { x = 1; return x; }\n  /// Documented.\n  void g();\n"
+        self.assertEqual(self.names(free=struct % long), ["switchyard::S::f"])
 
     def test_documented_forms_pass(self):
         for free in ("/// Says it.\n// NOLINTNEXTLINE\nint f();", "int f();  ///< Says it.",
