@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Chooses twins by file name: *_avx2.cc, *_avx512.cc and *_amx.cc get their instruction sets and are
 # entered only after a run-time check; *_cuda.cu or its *_cuda_stub.cc, never both.
 set(SWITCHYARD_AVX2 -mavx2 -mfma -mf16c)

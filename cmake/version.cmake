@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The commit is compiled into one generated file, rewritten only when it changes.
 execute_process(COMMAND git rev-parse --short=12 HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   OUTPUT_VARIABLE SWITCHYARD_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
