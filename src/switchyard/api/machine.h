@@ -27,6 +27,7 @@ struct ExplainOptions {
   std::optional<int> sm;
   bool device_pinned = false;
   std::string leaf, prefer;
+  std::string comm;  // pins an exchange strategy, by our name or an ancestor's; "auto" pins nothing
 };
 
 /// An answer of `explain`: data, its text for a terminal, and whether anything can serve.
@@ -36,7 +37,14 @@ struct Explanation {
   std::string text;
 };
 
-/// The complete resolution report(s). Errors: UsageError, one line.
+/// The canonical name of an exchange strategy; "auto" for none in particular.
+/// Errors: UsageError for an unknown name, with the legal ones.
+std::string to_strategy(std::string_view name);
+
+/// The complete resolution report(s). A preset, a sketch and a single layer give one report as a
+/// JSON object; a checkpoint without `layer` gives {"layers": [report, ...]}. Each has "ok" beside
+/// the report's own keys. More than one rank, and a pinned strategy, are answered under
+/// "strategies". Errors: UsageError, one line.
 Explanation explain(const ExplainOptions& options);
 
 /// What `doctor` prints: instruction sets, GPUs, dependencies, switches, which formats can run here.
