@@ -9,6 +9,8 @@ namespace switchyard::formats {
 
 /// Largest finite E4M3 value, code 0x7E.
 inline constexpr float kE4m3Max = 448;
+/// The positive NaN code.
+inline constexpr std::uint8_t kE4m3Nan = 0x7f;
 
 /// Decodes E4M3 (1-4-3, bias 7, no infinity); 0x7F and 0xFF are NaN. Exact.
 ///

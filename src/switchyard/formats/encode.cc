@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/formats/encode.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "switchyard/formats/blocks.h"
@@ -15,6 +16,10 @@ constexpr std::int64_t kRun = 16;
 }  // namespace
 
 void encode_e4m3_times(const float* x, std::int64_t count, float factor, std::uint8_t* codes) {
+  if (!(std::fabs(factor) > 0)) {
+    memset(codes, factor == 0.0f ? 0 : kE4m3Nan, std::size_t(count));
+    return;
+  }
   for_blocks<kRun>(x, count, [&](const float* run, std::int64_t begin, std::int64_t valid) {
     std::uint8_t code[kRun];
     for (int i = 0; i < kRun; ++i) code[i] = encode_e4m3(run[i] * factor);
@@ -23,6 +28,10 @@ void encode_e4m3_times(const float* x, std::int64_t count, float factor, std::ui
 }
 
 void encode_e4m3_over(const float* x, std::int64_t count, float divisor, std::uint8_t* codes) {
+  if (!std::isfinite(divisor)) {
+    memset(codes, kE4m3Nan, std::size_t(count));
+    return;
+  }
   for_blocks<kRun>(x, count, [&](const float* run, std::int64_t begin, std::int64_t valid) {
     std::uint8_t code[kRun];
     for (int i = 0; i < kRun; ++i) code[i] = encode_e4m3(run[i] / divisor);

@@ -5,12 +5,13 @@
 
 namespace switchyard::formats {
 
-/// codes[i] = e4m3(x[i] * factor).
+/// codes[i] = e4m3(x[i] * factor); a factor of 0 gives codes 0 for either sign, NaN gives 0x7F.
 ///
 /// Shapes:  x, codes [count].
 void encode_e4m3_times(const float* x, std::int64_t count, float factor, std::uint8_t* codes);
 
-/// codes[i] = e4m3(x[i] / divisor), IEEE division.
+/// codes[i] = e4m3(x[i] / divisor), IEEE division; a divisor that is NaN or infinite gives 0x7F for
+/// every value (the signs of such quotients differ between processors).
 ///
 /// Shapes:  x, codes [count].
 void encode_e4m3_over(const float* x, std::int64_t count, float divisor, std::uint8_t* codes);

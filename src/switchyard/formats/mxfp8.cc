@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/formats/mxfp8.h"
 
-#include <cstring>
-
 #include "switchyard/formats/blocks.h"
 #include "switchyard/formats/encode.h"
 
@@ -14,11 +12,7 @@ void quantize_row_mxfp8(const float* x, std::int64_t cols, std::uint8_t* codes,
     float amax = block_amax<kMxBlock>(block);
     std::uint8_t scale = mxfp8_scale(amax);
     scales[begin / kMxBlock] = scale;
-    if (amax == 0.0f) {
-      memset(codes + begin, 0, std::size_t(count));
-    } else {
-      encode_e4m3_times(block, count, reciprocal_e8m0(scale), codes + begin);
-    }
+    encode_e4m3_times(block, count, amax == 0.0f ? 0.0f : reciprocal_e8m0(scale), codes + begin);
   });
 }
 

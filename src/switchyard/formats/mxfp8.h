@@ -21,7 +21,7 @@ SWITCHYARD_HD inline std::uint8_t mxfp8_scale(float amax) {
 }
 
 /// Quantises one row; elements are e4m3(x * 2^-e). A zero block has code 0 and only +0 elements, a
-/// block with a NaN has scale 255, infinity saturates.
+/// block with a NaN has scale 255 and codes 0x7F, infinity saturates.
 ///
 /// Shapes:  x, codes [cols]; scales [ceil(cols / 32)].
 void quantize_row_mxfp8(const float* x, std::int64_t cols, std::uint8_t* codes,

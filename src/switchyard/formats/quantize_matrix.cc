@@ -87,8 +87,6 @@ struct Target {
       encode_e2m1_times(x, count, s.factor, row + c0 / 2);
     } else if (layout.scale == ScaleType::kF32) {
       encode_e4m3_over(x, count, s.value, row + c0);
-    } else if (s.factor == 0.0f) {
-      memset(row + c0, 0, std::size_t(count));
     } else {
       encode_e4m3_times(x, count, s.factor, row + c0);
     }

@@ -12,8 +12,8 @@ namespace switchyard::ops {
 ///
 /// Folding: for kMxfp8 and kNvfp4 the block scale (not nvfp4's global one) is multiplied into the
 ///          values. That is exact except where an MXFP8 block has amax <= 448 * 2^-125 (scale codes
-///          0 to 2: its last places are below bf16's 2^-133 and round) or a value of 2^128 (becomes
-///          infinity).
+///          0 to 2: its last places are below bf16's 2^-133 and round) or a value of 2^128 and more
+///          (becomes infinity).
 /// NaN:     reaches every value of its block, or of the whole row where one scale serves the row;
 ///          with a static fp8 scale it stays one NaN value. Infinity saturates where the scale is
 ///          static, E8M0 or UE8M0, and makes its block NaN under an fp32 dynamic scale.
