@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "switchyard/api/machine.h"
 #include "switchyard/api/strategies.h"
@@ -44,7 +45,8 @@ FormatVerdict ask(const std::string& format, Device device, const Environment& e
 }
 
 Checkup examine(std::optional<Device> wanted) {
-  Checkup out{.env = resolve::environment()};
+  Checkup out;
+  out.env = resolve::environment();
   for (Device device : {Device::kCpu, Device::kCuda})
     for (const std::string& format : leaves::format_names())
       if (device == wanted.value_or(device)) out.formats.push_back(ask(format, device, out.env));
