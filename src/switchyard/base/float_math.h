@@ -34,6 +34,13 @@ namespace switchyard {
   return float_of(bits_of(x) & 0x7fffffffu);
 }
 
+/// `yes` where `condition` holds, else `no`, by masks: a compiler that honours floating-point traps
+/// keeps `?:` as a branch, and the loop around it scalar.
+[[gnu::always_inline]] SWITCHYARD_HD inline float select(bool condition, float yes, float no) {
+  const std::uint32_t mask = 0u - std::uint32_t(condition);
+  return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
+}
+
 /// e^(hi + lo) for a small correction lo (|lo| < 0.1); gradual underflow,
 /// infinity past the top.
 [[gnu::always_inline]] SWITCHYARD_HD inline float exp_sum(float hi, float lo) {
@@ -41,8 +48,8 @@ namespace switchyard {
   constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits: exact when multiplied by n
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   constexpr float kRound = 0x1.8p+23f;  // adding it leaves the nearest integer in the low bits
-  float x = hi < -104.0f ? -104.0f : hi;
-  x = x > 89.0f ? 89.0f : x;
+  float x = select(hi < -104.0f, -104.0f, hi);
+  x = select(x > 89.0f, 89.0f, x);
   const float shifted = x * kLog2e + kRound;
   const float n = shifted - kRound;
   const float r = ((x - n * kLn2High) - n * kLn2Low) + lo;
@@ -66,7 +73,7 @@ namespace switchyard {
 /// 1 / (1 + e^-x) with small relative error on both tails.
 [[gnu::always_inline]] SWITCHYARD_HD inline float sigmoid_float(float x) {
   const float e = exp_float(-magnitude_of(x));
-  return (x < 0 ? e : 1.0f) / (1.0f + e);
+  return select(x < 0, e, 1.0f) / (1.0f + e);
 }
 
 /// tanh(x) with small relative error, also near 0.
@@ -80,14 +87,14 @@ namespace switchyard {
   p = p * z - 0x1.555552p-2f;
   const float near = m * z * p + m;
   const float far = 1.0f - 2.0f / (exp_float(2.0f * m) + 1.0f);
-  const float y = m < 0.625f ? near : far;
+  const float y = select(m < 0.625f, near, far);
   return float_of(bits_of(y) | (bits_of(x) & 0x80000000u));
 }
 
 /// Normal distribution function, with small relative error on the lower tail too.
 [[gnu::always_inline]] SWITCHYARD_HD inline float normal_cdf_float(float x) {
   float m = magnitude_of(x);
-  m = m > 16.0f ? 16.0f : m;  // the tail is 0 in float from 15 on
+  m = select(m > 16.0f, 16.0f, m);  // the tail is 0 in float from 15 on
   // P(-m) = e^(-m^2/2) R(m); (m + 4) R(m) is a polynomial in (m - 4) / (m + 4).
   const float q = (m - 4.0f) / (m + 4.0f);
   float p = -0x1.10e2e2p-13f;
@@ -104,7 +111,7 @@ namespace switchyard {
   const float head = float_of(bits_of(m) & 0xfffff000u);
   const float rest = (m - head) * (m + head);
   const float tail = exp_sum(-0.5f * (head * head), -0.5f * rest) * p / (m + 4.0f);
-  return x < 0 ? tail : 1.0f - tail;
+  return select(x < 0, tail, 1.0f - tail);
 }
 
 /// log(1 + y) for 0 <= y <= 1, with small relative error near 0.
@@ -123,9 +130,9 @@ namespace switchyard {
 /// sqrt(log(1 + e^x)), finite for every finite x and ~e^(x/2) far below 0.
 [[gnu::always_inline]] SWITCHYARD_HD inline float sqrt_softplus_float(float x) {
   const float e = exp_float(-magnitude_of(x));
-  const float softplus = (x > 0 ? x : 0.0f) + log1p_unit(e);
+  const float softplus = select(x > 0, x, 0.0f) + log1p_unit(e);
   // Below -17 the root of the tail is taken in the exponent: e^x itself would lose bits.
-  return x < -17.0f ? exp_float(0.5f * x) : std::sqrt(softplus);
+  return select(x < -17.0f, exp_float(0.5f * x), std::sqrt(softplus));
 }
 
 }  // namespace switchyard

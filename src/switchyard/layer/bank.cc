@@ -41,6 +41,10 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   ensure(leaf.ffn != nullptr, "leaf ", leaf.id.str(), " has no kernels, yet it was chosen");
   ExpertBank bank{.shape = shape, .layout = leaf.ffn->layout(shape), .packed = {}, .scales = {},
                   .activation = {}};
+  const std::int64_t bytes = shape.experts * std::int64_t(bank.layout.bytes);
+  require(options.memory_bytes == 0 || bytes < options.memory_bytes, "the packed experts need ", bytes,
+          " bytes (", shape.experts, " experts of ", bank.layout.bytes, "), ", options.memory_bytes,
+          " are available; choose a format with fewer bits or a smaller layer");
   bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};

@@ -32,6 +32,7 @@ struct LayerOptions {
   CpuIsa isa = CpuIsa::kPortable;
   bool fuse_shared = false;  // the shared experts become ids E .. E + n - 1
   std::shared_ptr<ThreadPool> pool;
+  std::int64_t memory_bytes = 0;  // packed weights beyond this are refused; 0: no limit is known
   Progress progress;
 };
 

@@ -187,6 +187,29 @@ void write_trace(const Layer& layer, const ForwardArgs& a) {
   a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
 }
 
+/// The router's GEMM, cut into tiles of rows and experts so that one token uses every thread.
+void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2d<float> logits) {
+  const checkpoint::RouterWeights& w = layer.weights().router;
+  const ops::RouterGemmArgs gemm{.dtype = dtype,
+                                 .x = a.hidden,
+                                 .x_stride = a.hidden_stride,
+                                 .hidden = layer.problem().hidden,
+                                 .weight = w.weight.data(),
+                                 .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                                 .logits = logits};
+  gemm.check();
+  constexpr std::int64_t kTileExperts = 16;
+  const std::int64_t columns = (logits.cols + kTileExperts - 1) / kTileExperts;
+  const std::int64_t rows = (a.tokens + kRouteRows - 1) / kRouteRows;
+  layer.options().pool->for_each(rows * columns, [&](std::int64_t i, int) {
+    const std::int64_t row = i / columns * kRouteRows, expert = i % columns * kTileExperts;
+    ops::router_gemm_cpu(gemm, {.row_begin = row,
+                                .row_end = std::min(row + kRouteRows, a.tokens),
+                                .expert_begin = expert,
+                                .expert_end = std::min(expert + kTileExperts, logits.cols)});
+  });
+}
+
 }  // namespace
 
 void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
@@ -195,11 +218,6 @@ void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
   const checkpoint::RouterWeights& w = layer.weights().router;
   const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
   const bool given = a.logits.data != nullptr;
-  ops::RouterGemmArgs gemm{.x = a.hidden, .x_dtype = hidden_dtype, .x_stride = a.hidden_stride,
-                           .tokens = a.tokens, .hidden = p.hidden, .experts = experts,
-                           .weight = w.weight.data(),
-                           .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
-                           .logits = {logits_buffer.data(), a.tokens, experts, experts}};
   ops::RouteArgs route{.logits = given ? a.logits
                                        : Span2d<const float>{logits_buffer.data(), a.tokens, experts, experts},
                        .spec = &p.routing,
@@ -210,11 +228,10 @@ void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
                        .token_ids = a.token_ids,
                        .ids = {r.ids.data(), a.tokens, p.top_k(), r.width},
                        .weights = {r.weights.data(), a.tokens, p.top_k(), r.width}};
+  if (!given) compute_logits(layer, a, hidden_dtype, {logits_buffer.data(), a.tokens, experts, experts});
   route.check();
   layer.options().pool->for_each((a.tokens + kRouteRows - 1) / kRouteRows, [&](std::int64_t i, int) {
-    const std::int64_t begin = i * kRouteRows, end = std::min(begin + kRouteRows, a.tokens);
-    if (!given) ops::router_gemm_cpu(gemm, begin, end);
-    ops::route_cpu(route, begin, end);
+    ops::route_cpu(route, i * kRouteRows, std::min((i + 1) * kRouteRows, a.tokens));
   });
 }
 

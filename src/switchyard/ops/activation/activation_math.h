@@ -17,13 +17,13 @@ namespace switchyard::ops {
 
 /// min(x, limit) that keeps NaN.
 [[gnu::always_inline]] SWITCHYARD_HD inline float clamp_above(float x, float limit) {
-  return x > limit ? limit : x;
+  return select(x > limit, limit, x);
 }
 
 /// x limited to [-limit, limit]; keeps NaN.
 [[gnu::always_inline]] SWITCHYARD_HD inline float clamp_both(float x, float limit) {
   const float y = clamp_above(x, limit);
-  return y < -limit ? -limit : y;
+  return select(y < -limit, -limit, y);
 }
 
 /// The clamp of `p`; infinite where there is none, so that both cases run the same instructions.
@@ -106,7 +106,7 @@ struct GegluErfFormula {
 /// max(x, 0)^2.
 struct Relu2Formula {
   [[gnu::always_inline]] SWITCHYARD_HD static float eval(const ActivationParams&, float, float x) {
-    const float positive = x < 0 ? 0.0f : x;
+    const float positive = select(x < 0, 0.0f, x);
     return positive * positive;
   }
 };
@@ -135,7 +135,7 @@ struct GeluErfFormula {
 /// max(x, 0).
 struct ReluFormula {
   [[gnu::always_inline]] SWITCHYARD_HD static float eval(const ActivationParams&, float, float x) {
-    return x < 0 ? 0.0f : x;
+    return select(x < 0, 0.0f, x);
   }
 };
 
