@@ -65,7 +65,10 @@ void check_arrays(const LayerArrays& a) {
           "layer arrays need router_weight unless the caller routes");
 }
 
-checkpoint::LayerWeights from_arrays_weights(const LayerArrays& a) {
+/// The arrays while they are guaranteed to live, null afterwards.
+using Borrowed = std::shared_ptr<const LayerArrays*>;
+
+checkpoint::LayerWeights weights_from(const LayerArrays& a, const Borrowed& borrowed) {
   check_arrays(a);
   const Problem& p = a.problem;
   const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
@@ -82,7 +85,10 @@ checkpoint::LayerWeights from_arrays_weights(const LayerArrays& a) {
   if (a.hash_table != nullptr)
     w.router.hash_table.assign(a.hash_table, a.hash_table + a.vocab * p.top_k());
   w.router.vocab = a.vocab;
-  w.expert = [&a](std::int64_t e) { return array_expert(a, e); };
+  w.expert = [borrowed](std::int64_t e) {
+    ensure(*borrowed != nullptr, "a caller's arrays are read during construction only");
+    return array_expert(**borrowed, e);
+  };
   return w;
 }
 
@@ -98,7 +104,10 @@ MoeLayer MoeLayer::from_preset(std::string_view preset, const BuildOptions& opti
 }
 
 MoeLayer MoeLayer::from_arrays(const LayerArrays& arrays, const BuildOptions& options) {
-  return LayerBuilder::build(from_arrays_weights(arrays), options);
+  const Borrowed borrowed = std::make_shared<const LayerArrays*>(&arrays);
+  MoeLayer layer = LayerBuilder::build(weights_from(arrays, borrowed), options);
+  *borrowed = nullptr;
+  return layer;
 }
 
 MoeLayer::MoeLayer(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -18,16 +18,19 @@ struct PerExpert {
   PerExpert(float scalar) : values{scalar} {}  // NOLINT: a scalar is the common case
   explicit PerExpert(std::vector<float> v) : values(std::move(v)) {}
 
-  float at(std::int64_t expert) const { return values[values.size() == 1 ? 0 : std::size_t(expert)]; }
+  float at(std::int64_t expert) const {
+    return values[values.size() == 1 ? 0 : std::size_t(expert)];
+  }
   bool operator==(const PerExpert&) const = default;
 };
 
 /// Which approximation of the normal distribution function GELU uses.
 enum class GeluForm : std::uint8_t { kTanh, kErf };
 
-/// silu(gate) * up. `clamp`: gate from above, up on both sides, > 0; after silu when asked (Step-3.5).
+/// silu(gate) * up. `clamp`: gate from above, up on both sides, > 0; after silu when asked
+/// (Step-3.5).
 struct Swiglu {
-  std::optional<PerExpert> clamp;
+  std::optional<PerExpert> clamp = std::nullopt;
   bool clamp_after_silu = false;
   bool operator==(const Swiglu&) const = default;
 };
@@ -36,11 +39,12 @@ struct Swiglu {
 struct SwigluBias {
   PerExpert gate_sigmoid_scale = 1.702f;
   PerExpert linear_offset = 1.0f;
-  std::optional<PerExpert> clamp;
+  std::optional<PerExpert> clamp = std::nullopt;
   bool operator==(const SwigluBias&) const = default;
 };
 
-/// Kimi-K3: cap(gate, gate_softcap) * sigmoid(gate) * cap(up, linear_softcap), cap(x,c) = c tanh(x/c).
+/// Kimi-K3: cap(gate, gate_softcap) * sigmoid(gate) * cap(up, linear_softcap), cap(x,c) = c
+/// tanh(x/c).
 struct SiTu {
   PerExpert gate_softcap = 4.0f;
   PerExpert linear_softcap = 25.0f;
@@ -76,12 +80,19 @@ struct Identity {
 };
 
 /// What stands between the two expert projections, as a tagged union with named constants.
-using Activation =
-    std::variant<Swiglu, SwigluBias, SiTu, Geglu, Relu2, Silu, Gelu, Relu, Identity>;
+using Activation = std::variant<Swiglu, SwigluBias, SiTu, Geglu, Relu2, Silu, Gelu, Relu, Identity>;
 
 /// The tag of an Activation, in the order of its alternatives.
 enum class ActivationType : std::uint8_t {
-  kSwiglu, kSwigluBias, kSiTu, kGeglu, kRelu2, kSilu, kGelu, kRelu, kIdentity
+  kSwiglu,
+  kSwigluBias,
+  kSiTu,
+  kGeglu,
+  kRelu2,
+  kSilu,
+  kGelu,
+  kRelu,
+  kIdentity
 };
 
 /// The tag of `a`.

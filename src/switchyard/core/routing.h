@@ -7,11 +7,26 @@
 
 namespace switchyard {
 
-/// Names of published routing recipes; a name is a shorthand for a RoutingSpec, never an integer code.
+/// Names of published routing recipes; a name is a shorthand for a RoutingSpec, never an integer
+/// code.
 enum class RoutingMethodType : std::uint8_t {
-  kDefault, kRenormalize, kRenormalizeNaive, kDeepSeekV3, kDeepSeekV2, kLlama4, kTopK,
-  kSigmoid, kTopKSigmoid, kSigmoidRenorm, kMiniMax2, kDeepSeekV4, kHash, kSparseMixer,
-  kSoftmaxBias, kLpNorm, kUnspecified
+  kDefault,
+  kRenormalize,
+  kRenormalizeNaive,
+  kDeepSeekV3,
+  kDeepSeekV2,
+  kLlama4,
+  kTopK,
+  kSigmoid,
+  kTopKSigmoid,
+  kSigmoidRenorm,
+  kMiniMax2,
+  kDeepSeekV4,
+  kHash,
+  kSparseMixer,
+  kSoftmaxBias,
+  kLpNorm,
+  kUnspecified
 };
 
 /// s = f(z): what a router logit becomes.
@@ -22,14 +37,20 @@ enum class ChoiceRule : std::uint8_t { kTopK, kHash, kSparseMixer, kCaller };
 enum class GroupStatistic : std::uint8_t { kMax, kTop2Sum };
 /// How the chosen scores become weights.
 enum class WeightMap : std::uint8_t {
-  kNone, kSoftmaxOverChosen, kSigmoid, kDivideByMax, kDivideByEpsilonSum, kLpNorm
+  kNone,
+  kSoftmaxOverChosen,
+  kSigmoid,
+  kDivideByMax,
+  kDivideByEpsilonSum,
+  kLpNorm
 };
 /// Where the weight multiplies: the expert's output, or its input (Llama4).
 enum class WeightPlacement : std::uint8_t { kOutput, kInput };
 
 /// Every routing recipe as one algebra; the factor is not part of it (finalize owns it).
 ///
-/// Steps:  s = score(z) · c = s + bias · groups · S = top_k by (c desc, index asc) · v = s[S] or z[S] ·
+/// Steps:  s = score(z) · c = s + bias · groups · S = top_k by (c desc, index asc) · v = s[S] or
+/// z[S] ·
 ///         w = map(v) · w *= per_expert_scale[S].
 /// Source: numerics of the published recipes; docs/tour.md names them.
 struct RoutingSpec {

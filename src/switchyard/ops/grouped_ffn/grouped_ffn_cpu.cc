@@ -128,8 +128,7 @@ class Forward {
     const std::int64_t stride = l_.fc1.panels() * kPanelRows;
     float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
     const ActivationParams& params = a_.activation[e];
-    activation_cpu({.type = params.type,
-                    .form = params.form,
+    activation_cpu({.kind = params,
                     .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
                     .up = {up, rows, cols, cols},
                     .params = &params,
