@@ -129,8 +129,7 @@ bool Arguments::parse() {
   } catch (const CLI::CallForHelp&) {
     return false;
   } catch (const CLI::ParseError& error) {
-    throw UsageError(
-        cat(explain_error(error), "; see switchyard ", command_.name, " --help"));
+    throw UsageError(cat(explain_error(error), "; see switchyard ", command_.name, " --help"));
   }
   refuse_extras();
   require(positional_ == nullptr || !positional_->empty(), positional_name_,

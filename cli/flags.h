@@ -26,7 +26,8 @@ struct Range {
 /// A command's flags: declared first, then parsed once. Values are read strictly (decimal, whole,
 /// in range), because a silently misread number gives a fluent wrong answer.
 ///
-/// Errors:  parse() throws UsageError, one line, for an unknown flag (with the near ones), a missing
+/// Errors:  parse() throws UsageError, one line, for an unknown flag (with the near ones), a
+/// missing
 ///          or surplus value, and every value that its flag cannot take.
 class Arguments {
  public:

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/flags.h"
 #include "switchyard/api/moe_layer.h"
@@ -28,20 +29,26 @@ struct RankFlags {
   Deployment deployment() const;
 };
 
-/// Declares the flags that say how a layer of `run` and `verify` is built, and keeps them in `out`.
-void add_build_flags(Arguments& args, BuildOptions& out);
+/// How the layers of `run` and `verify` are built, as far as both can say.
+struct BuildFlags {
+  BuildOptions build;
+  std::string calibrate;  // a file with hidden_states
 
-/// Declares --calibrate; the file is read by calibration_of().
-void add_calibrate_flag(Arguments& args, std::string& path);
+  /// Declares --device, --format, --activations, --calibrate, --leaf, --prefer,
+  /// --with-parallel-mlp,
+  /// --threads and --seed.
+  void add(Arguments& args);
+  /// The options. A leaf that is pinned to a device by its name pins the device too, unless
+  /// --device was given. Reads the calibration file, `layer` tells whose tensors in it.
+  /// Errors: UsageError for a broken calibration file.
+  BuildOptions options(std::optional<std::int64_t> layer) const;
+  /// The layers to hand to the library one by one when each may have calibration tokens of its own,
+  /// else `layer` alone, which may stand for all of them.
+  std::vector<std::optional<std::int64_t>> rounds(const std::string& checkpoint,
+                                                  std::optional<std::int64_t> layer) const;
 
-/// Runs `work`, whose layers are to run on `device`. A verdict that nothing can serve becomes the
-/// missing GPU when that is what it comes from. Errors: NoDevice, and those of `work`.
-void with_device(Device device, const std::function<void()>& work);
-
-/// A GPU or a peer that the caller asked for is not there.
-class NoDevice : public Error {
- public:
-  using Error::Error;
+ private:
+  bool device_given_ = false;
 };
 
 }  // namespace switchyard::cli

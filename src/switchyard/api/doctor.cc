@@ -74,9 +74,12 @@ Json switches_json(const Environment& env) {
 Json formats_json(const std::vector<FormatVerdict>& formats) {
   Json out = Json::array();
   for (const FormatVerdict& v : formats) {
-    Json entry = {{"format", show_format(v.format)}, {"device", to_string(v.device)},
-                  {"leaf", v.leaf},                  {"ok", !v.rejection},
-                  {"reason", nullptr},               {"detail", ""}};
+    Json entry = {{"format", show_format(v.format)},
+                  {"device", to_string(v.device)},
+                  {"leaf", v.leaf},
+                  {"ok", !v.rejection},
+                  {"reason", nullptr},
+                  {"detail", ""}};
     if (v.rejection) entry["reason"] = to_string(v.rejection->reason);
     if (v.rejection) entry["detail"] = v.rejection->detail;
     out.push_back(std::move(entry));
@@ -87,8 +90,8 @@ Json formats_json(const std::vector<FormatVerdict>& formats) {
 Json strategies_json() {
   Json out = Json::array();
   for (const resolve::StrategyVerdict& v : api::judge_all_strategies())
-    out.push_back({{"strategy", v.strategy}, {"reason", to_string(*v.reason)},
-                   {"detail", v.detail}});
+    out.push_back(
+        {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
   return out;
 }
 
@@ -97,8 +100,11 @@ Json to_json(const Checkup& c) {
   for (const char* dep : {"cuda", "mpi", "nccl"}) built_in[dep] = c.env.has_dep(dep);
   return {{"ok", c.ok},
           {"twins", twins()},
-          {"cpu", {{"isa", to_string(c.env.isa)}, {"best_isa", to_string(c.env.best_isa)},
-                   {"cpus", c.env.num_cpus}, {"memory_bytes", c.env.memory_bytes}}},
+          {"cpu",
+           {{"isa", to_string(c.env.isa)},
+            {"best_isa", to_string(c.env.best_isa)},
+            {"cpus", c.env.num_cpus},
+            {"memory_bytes", c.env.memory_bytes}}},
           {"gpu", {{"count", c.env.num_gpus}, {"sm", c.env.sm}}},
           {"built_in", built_in},
           {"switches", switches_json(c.env)},
@@ -127,8 +133,8 @@ std::string machine_text(const Environment& env) {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
   return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
-         line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa),
-                         ", running ", to_string(env.isa))) +
+         line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa), ", running ",
+                         to_string(env.isa))) +
          line("memory", cat(env.memory_bytes / kGiB, " GiB available")) + line("gpu", gpus) +
          line("libraries", join({built(env, "cuda"), built(env, "mpi"), built(env, "nccl")}));
 }
@@ -139,8 +145,8 @@ std::string formats_text(const std::vector<FormatVerdict>& formats) {
     std::string verdict = v.rejection
                               ? cat(to_string(v.rejection->reason), ": ", v.rejection->detail)
                               : "runs as " + v.leaf;
-    out += line(out.empty() ? "formats" : "", cat(padded(to_string(v.device), 6),
-                                                  padded(show_format(v.format), 18), verdict));
+    out += line(out.empty() ? "formats" : "",
+                cat(padded(to_string(v.device), 6), padded(show_format(v.format), 18), verdict));
   }
   return out;
 }

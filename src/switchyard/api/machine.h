@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "switchyard/core/environment.h"
 #include "switchyard/core/deployment.h"
+#include "switchyard/core/environment.h"
 #include "switchyard/core/sketch.h"
 
 namespace switchyard {
@@ -19,11 +19,11 @@ void set_warning_sink(std::function<void(std::string_view)> sink);
 
 /// What `explain` is asked.
 struct ExplainOptions {
-  std::string preset;      // one of preset, checkpoint or the sketch
+  std::string preset;  // one of preset, checkpoint or the sketch
   std::string checkpoint;
   std::optional<std::int64_t> layer;  // of the checkpoint; absent: every MoE layer
   ProblemSketch sketch;
-  Deployment deployment;   // its env is this machine's unless sm is set
+  Deployment deployment;  // its env is this machine's unless sm is set
   std::optional<int> sm;
   bool device_pinned = false;
   std::string leaf, prefer;
@@ -47,8 +47,8 @@ std::string to_strategy(std::string_view name);
 /// "strategies". Errors: UsageError, one line.
 Explanation explain(const ExplainOptions& options);
 
-/// What `doctor` prints: instruction sets, GPUs, dependencies, switches, which formats can run here.
-/// Errors: UsageError for a switch with an illegal value.
+/// What `doctor` prints: instruction sets, GPUs, dependencies, switches, which formats can run
+/// here. Errors: UsageError for a switch with an illegal value.
 Explanation doctor(std::optional<Device> device);
 
 }  // namespace switchyard
