@@ -22,6 +22,7 @@ struct LeafRun {
   std::vector<float> exact;    // what the hidden dtype holds
   std::vector<double> inter;
   std::vector<std::int32_t> ids;
+  std::vector<float> weights;
 };
 
 LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
@@ -35,6 +36,7 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   run.exact.resize(size);
   run.inter.resize(std::size_t(a.tokens * s.top_k * s.inter));
   run.ids.resize(std::size_t(a.tokens * p.top_k()));
+  run.weights.resize(run.ids.size());
   for (std::size_t i = 0; i < size; ++i) {
     store_element(dtype, run.hidden.data(), std::int64_t(i), a.hidden[i]);
     run.exact[i] = load_element(dtype, run.hidden.data(), std::int64_t(i));
@@ -49,6 +51,7 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   f.token_ids = a.token_ids;
   f.out = run.out.data();
   f.ids_out = run.ids.data();
+  f.weights_out = run.weights.data();
   f.capture = &capture;
   f.workspace = workspace.bytes();
   layer.forward(f);
@@ -113,7 +116,8 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
   const std::int64_t hidden = layer.problem().hidden;
   const LeafRun run = run_leaf(layer, a);
   OracleArgs ask{.tokens = a.tokens, .hidden = run.exact.data(), .token_ids = a.token_ids,
-                 .logits = a.logits, .leaf_ids = run.ids.data()};
+                 .logits = a.logits, .leaf_ids = run.ids.data(),
+                 .leaf_weights = run.weights.data()};
   OracleResult oracle = run_oracle(layer, ask);
   Judgement j;
   if (requantises(s.quant)) {

@@ -62,6 +62,16 @@ void compare_ids(const OracleArgs& a, const Choice& c, std::int64_t k, OracleRes
   }
 }
 
+/// Where the weight multiplies the input it stands in front of a quantiser, which one unit in the last
+/// place can flip: the leaf's own weights are then taken where they agree with the oracle's.
+void adopt_input_weights(const Layer& layer, const OracleArgs& a, Choice& c) {
+  constexpr float kSameWeight = 1e-5f;
+  if (layer.problem().routing.placement != WeightPlacement::kInput || a.leaf_weights == nullptr) return;
+  for (std::size_t i = 0; i < c.weights.size(); ++i)
+    if (std::abs(a.leaf_weights[i] - c.weights[i]) <= kSameWeight * std::abs(c.weights[i]))
+      c.weights[i] = a.leaf_weights[i];
+}
+
 double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
 /// The shared expert's rows, gate applied; empty when the layer has none of its own.
@@ -108,7 +118,8 @@ Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   const ExpertBank& bank = layer.routed();
   OracleResult result;
-  const Choice own = choose(layer, a);
+  Choice own = choose(layer, a);
+  adopt_input_weights(layer, a, own);
   compare_ids(a, own, layer.problem().top_k(), result);
   const Choice c = extend(layer, own, a.tokens);
   const std::vector<double> shared = shared_rows(layer, a);

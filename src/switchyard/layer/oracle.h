@@ -22,6 +22,7 @@ struct OracleArgs {
   const std::int64_t* token_ids = nullptr;
   Span2d<const float> logits;
   const std::int32_t* leaf_ids = nullptr;
+  const float* leaf_weights = nullptr;  // [tokens, k] or null; read where weights multiply the input
   const double* leaf_inter = nullptr;
   const std::uint8_t* use_leaf_inter = nullptr;
 };
