@@ -243,6 +243,26 @@ TEST(Fp8Scales, FloorsAndSpecials) {
   EXPECT_TRUE(std::isnan(fp8_weight_scale(kNan, true)));
 }
 
+TEST(Nvfp4, ScaleNearTiesTellTheOrderOfOperations) {
+  const std::vector<double>& scales = test::e4m3_magnitudes();
+  int reciprocal_differs = 0, order_differs = 0;
+  for (float g : {1.0f, 1 / 3.0f, 0.7f, 168.0f}) {
+    for (std::size_t i = 0; i + 1 < scales.size(); ++i) {
+      float amax = float(3 * (scales[i] + scales[i + 1]) / double(g));
+      for (int step = 0; step < 4; ++step) amax = std::nextafter(amax, 0.0f);
+      for (int step = 0; step < 8; ++step, amax = std::nextafter(amax, kInf)) {
+        float product = g * amax, quotient = product / 6;
+        int expected = test::slow_e4m3(double(quotient));
+        EXPECT_EQ(nvfp4_scale(amax, g), expected) << amax << " " << g;
+        reciprocal_differs += encode_e4m3(product * (1.0f / 6)) != expected;
+        order_differs += encode_e4m3(g * (amax / 6)) != expected;
+      }
+    }
+  }
+  EXPECT_GT(reciprocal_differs, 0);
+  EXPECT_GT(order_differs, 0);
+}
+
 TEST(Nvfp4, GlobalScaleOfATensor) {
   EXPECT_EQ(nvfp4_global_scale(2688), 1);
   EXPECT_EQ(nvfp4_global_scale(16), 16.0f / 2688);

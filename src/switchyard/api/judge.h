@@ -16,6 +16,7 @@ struct VerifyOptions {
   std::string io;  // file with hidden_states and output; empty: seeded tokens, oracle only
   std::optional<std::int64_t> layer;
   std::int64_t tokens = 24;  // without an io file
+  std::string calibrate;     // file with hidden_states to calibrate static scales on
   BuildOptions build;
 };
 
@@ -57,6 +58,7 @@ struct RunOptions {
   std::int64_t tokens = 32;
   RoutingSkew routing = RoutingSkew::kUniform;
   std::uint64_t seed = 1;
+  std::string calibrate;  // file with hidden_states to calibrate static scales on
   BuildOptions build;
 };
 

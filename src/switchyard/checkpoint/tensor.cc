@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/dtype.h"
+#include "switchyard/formats/e8m0.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -27,14 +28,6 @@ T load(const std::byte* base, std::int64_t i) {
   T value;
   std::memcpy(&value, base + i * std::int64_t(sizeof(T)), sizeof(T));
   return value;
-}
-
-float e8m0_to_float(std::uint8_t code) {
-  if (code == 255) return __builtin_nanf("");
-  std::uint32_t bits = code == 0 ? 0x00400000u : std::uint32_t(code) << 23;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
 }
 
 }  // namespace
@@ -70,7 +63,7 @@ float load_float(TensorType type, const std::byte* base, std::int64_t i) {
     case TensorType::kF16:
       return fp16_to_float(load<std::uint16_t>(base, i));
     case TensorType::kF8E8m0:
-      return e8m0_to_float(load<std::uint8_t>(base, i));
+      return formats::decode_e8m0(load<std::uint8_t>(base, i));
     default:
       throw InternalError(cat("no float reader for ", to_string(type)));
   }

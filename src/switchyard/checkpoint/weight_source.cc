@@ -7,6 +7,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/dtype.h"
+#include "switchyard/formats/e4m3.h"
 
 namespace switchyard::checkpoint {
 
@@ -95,14 +96,6 @@ std::span<const std::byte> place(const Step& step, std::byte*& free) {
   std::span<const std::byte> out{free, step.bytes};
   free += (step.bytes + 15) / 16 * 16;
   return out;
-}
-
-float e4m3_to_float(int code) {
-  int exponent = (code >> 3) & 15, mantissa = code & 7;
-  if (exponent == 15 && mantissa == 7) return std::nanf("");
-  float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -9)
-                                  : std::ldexp(float(8 + mantissa), exponent - 10);
-  return code & 0x80 ? -magnitude : magnitude;
 }
 
 void count_value(float value, std::int64_t times, ScaleStats& s) {
@@ -200,8 +193,9 @@ ScaleStats scan_scales(const WeightSource& w) {
   for (int code = 0; code < 256; ++code) {
     auto byte = std::byte(code);
     bool e4m3 = w.layout.scale == ScaleType::kE4m3;
-    count_value(e4m3 ? e4m3_to_float(code) : load_float(TensorType::kF8E8m0, &byte, 0),
-                seen[std::size_t(code)], out);
+    count_value(
+        e4m3 ? formats::decode_e4m3(std::uint8_t(code)) : load_float(TensorType::kF8E8m0, &byte, 0),
+        seen[std::size_t(code)], out);
   }
   return out;
 }

@@ -21,15 +21,20 @@ Choice choose(const Layer& layer, const OracleArgs& a) {
   const Problem& p = layer.problem();
   const checkpoint::RouterWeights& w = layer.weights().router;
   const std::int64_t experts = p.num_experts() + p.routing.zero_experts, k = p.top_k();
-  std::vector<float> logits(std::size_t(a.tokens * experts));
-  ops::router_gemm_ref({.dtype = Dtype::kF32, .x = a.hidden, .x_stride = p.hidden, .hidden = p.hidden,
-                        .weight = w.weight.data(),
-                        .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
-                        .logits = {logits.data(), a.tokens, experts, experts}});
+  std::vector<float> own;
+  Span2d<const float> logits = a.logits;
+  if (logits.data == nullptr) {
+    own.resize(std::size_t(a.tokens * experts));
+    logits = {own.data(), a.tokens, experts, experts};
+    ops::router_gemm_ref({.dtype = Dtype::kF32, .x = a.hidden, .x_stride = p.hidden, .hidden = p.hidden,
+                          .weight = w.weight.data(),
+                          .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                          .logits = {own.data(), a.tokens, experts, experts}});
+  }
   Choice c{std::vector<std::int32_t>(std::size_t(a.tokens * k)),
            std::vector<float>(std::size_t(a.tokens * k)), std::vector<double>(std::size_t(a.tokens))};
   const ops::RouteArgs route{
-      .logits = {logits.data(), a.tokens, experts, experts},
+      .logits = logits,
       .spec = &p.routing,
       .choice_bias = w.choice_bias.empty() ? nullptr : w.choice_bias.data(),
       .per_expert_scale = w.per_expert_scale.empty() ? nullptr : w.per_expert_scale.data(),

@@ -13,12 +13,14 @@ inline constexpr double kNearTie = 1e-5;
 
 /// What the oracle is asked, beside the layer: the tokens, and what the leaf chose and quantised.
 ///
-/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; leaf_ids [tokens, k];
+/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens, E+Z] or
+///          empty, then the oracle's own router runs; leaf_ids [tokens, k];
 ///          leaf_inter [tokens * choices, I], or null; use_leaf_inter [tokens * choices] or null.
 struct OracleArgs {
   std::int64_t tokens = 0;
   const float* hidden = nullptr;
   const std::int64_t* token_ids = nullptr;
+  Span2d<const float> logits;
   const std::int32_t* leaf_ids = nullptr;
   const double* leaf_inter = nullptr;
   const std::uint8_t* use_leaf_inter = nullptr;
