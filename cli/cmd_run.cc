@@ -125,11 +125,14 @@ void check_slots(const RunOptions& options, std::optional<std::int64_t> slots) {
 RunResult run_layers(const RunFlags& flags) {
   ProgressBar bar("packing");
   RunResult out{.ok = true, .measurements = {}};
-  for (std::optional<std::int64_t> layer :
-       flags.build.rounds(flags.options.checkpoint, flags.options.layer)) {
-    RunOptions options = flags.options;
-    options.layer = layer;
-    options.build = flags.build.options(layer);
+  const RunOptions& asked = flags.options;
+  std::vector<Round> rounds = asked.checkpoint.empty()
+                                  ? flags.build.rounds(make_preset(asked.preset))
+                                  : flags.build.rounds(asked.checkpoint, asked.layer);
+  for (const Round& round : rounds) {
+    RunOptions options = asked;
+    options.layer = round.layer;
+    options.build = flags.build.options(round);
     options.build.progress = bar.callback();
     RunResult part = run(options);
     out.ok = out.ok && part.ok;

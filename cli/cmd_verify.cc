@@ -34,11 +34,10 @@ struct VerifyFlags {
 VerifyResult verify_layers(const VerifyFlags& flags) {
   ProgressBar bar("packing");
   VerifyResult out{.ok = true, .layers = {}, .notices = {}};
-  for (std::optional<std::int64_t> layer :
-       flags.build.rounds(flags.checkpoint, flags.options.layer)) {
+  for (const Round& round : flags.build.rounds(flags.checkpoint, flags.options.layer)) {
     VerifyOptions options = flags.options;
-    options.layer = layer;
-    options.build = flags.build.options(layer);
+    options.layer = round.layer;
+    options.build = flags.build.options(round);
     options.build.progress = bar.callback();
     VerifyResult part = verify(flags.checkpoint, options);
     out.ok = out.ok && part.ok;

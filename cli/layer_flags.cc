@@ -63,20 +63,27 @@ void BuildFlags::add(Arguments& args) {
       "Seed of everything random (default 1)");
 }
 
-BuildOptions BuildFlags::options(std::optional<std::int64_t> layer) const {
+BuildOptions BuildFlags::options(const Round& round) const {
   BuildOptions out = build;
   if (!device_given_ && names_cuda(out.leaf)) out.device = Device::kCuda;
-  if (!calibrate.empty()) out.calibration = read_hidden_states(calibrate, layer);
+  if (!calibrate.empty() && round.hidden > 0)
+    out.calibration = read_calibration(calibrate, round.layer.value_or(0), round.hidden);
   return out;
 }
 
-std::vector<std::optional<std::int64_t>> BuildFlags::rounds(
-    const std::string& checkpoint, std::optional<std::int64_t> layer) const {
-  if (calibrate.empty() || checkpoint.empty() || layer) return {layer};
-  std::vector<std::optional<std::int64_t>> out;
-  for (const LayerEntry& entry : Checkpoint::open(checkpoint).layers())
-    if (entry.present) out.emplace_back(entry.index);
+std::vector<Round> BuildFlags::rounds(const std::string& checkpoint,
+                                      std::optional<std::int64_t> layer) const {
+  std::vector<Round> out;
+  if (!calibrate.empty())
+    for (const LayerEntry& entry : Checkpoint::open(checkpoint).layers())
+      if (entry.present && entry.index == layer.value_or(entry.index))
+        out.push_back({entry.index, entry.hidden});
+  if (out.empty()) out.push_back({layer, 0});
   return out;
+}
+
+std::vector<Round> BuildFlags::rounds(const Problem& preset) const {
+  return {{std::nullopt, preset.hidden}};
 }
 
 }  // namespace switchyard::cli

@@ -47,9 +47,10 @@ std::string Table::str() const {
     for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
   std::string out;
   for (const auto& row : rows_) {
-    for (std::size_t c = 0; c < row.size(); ++c)
-      out += fmt::format(right_[c] ? "{:>{}}{}" : "{:<{}}{}", row[c], widths[c],
-                         c + 1 < row.size() ? "  " : "");
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      std::string blanks(widths[c] - row[c].size(), ' ');
+      out += (c > 0 ? "  " : "") + (right_[c] ? blanks + row[c] : row[c] + blanks);
+    }
     out.erase(out.find_last_not_of(' ') + 1);
     out += '\n';
   }

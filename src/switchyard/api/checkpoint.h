@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +15,9 @@ class Checkpoint;
 /// One MoE layer that a checkpoint declares.
 struct LayerEntry {
   std::int64_t index = 0;
-  std::string block;    // tensor prefix
-  std::string format;   // canonical name
+  std::string block;   // tensor prefix
+  std::string format;  // canonical name
+  std::int64_t hidden = 0;
   bool present = true;  // false: declared (a multi-token-prediction layer) without any tensor
   bool is_mtp = false;
 };
@@ -41,10 +41,11 @@ class Checkpoint {
   std::unique_ptr<State> state_;
 };
 
-/// The values of `hidden_states` in one safetensors file, as fp32, row by row; of
-/// `layerN.hidden_states` when the file holds that for layer N = `layer`, or for one layer only.
-/// Errors:  UsageError, one line, for a broken file or tensors that leave the choice open.
-std::vector<float> read_hidden_states(const std::string& path, std::optional<std::int64_t> layer);
+/// The hidden states that `path` holds for checkpoint layer `layer`: `layerN.hidden_states` or
+/// `hidden_states`, as fp32 rows of width `hidden`; for BuildOptions::calibration.
+/// Errors:  UsageError, one line, for a broken file, or a missing or misshaped tensor.
+std::vector<float> read_calibration(const std::string& path, std::int64_t layer,
+                                    std::int64_t hidden);
 
 /// What `switchyard inspect` prints, as JSON. `path` is a directory or one safetensors file.
 /// Errors:  UsageError, one line.

@@ -36,8 +36,12 @@ struct Checkup {
 FormatVerdict ask(const std::string& format, Device device, const Environment& env) {
   Problem problem = make_preset("tiny");
   problem.format = format;
-  resolve::Report report =
-      resolve::resolve(problem, {.device = device, .env = env}, {.device = device});
+  Deployment here;
+  here.device = device;
+  here.env = env;
+  resolve::Request pin;
+  pin.device = device;
+  resolve::Report report = resolve::resolve(problem, here, pin);
   FormatVerdict out{format, leaves::find_leaf(format, device).leaf->id.str(), device, {}};
   for (const resolve::Rejection& rejection : report.rejected)
     if (rejection.candidate == out.leaf) out.rejection = rejection;

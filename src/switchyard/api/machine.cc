@@ -55,7 +55,8 @@ class Explainer {
     deployment_ = options.deployment;
     deployment_.env = resolve::environment();
     if (options.sm) deployment_.env = resolve::with_gpu(deployment_.env, *options.sm);
-    request_ = {.leaf = options.leaf, .prefer = options.prefer};
+    request_.leaf = options.leaf;
+    request_.prefer = options.prefer;
     if (options.device_pinned) request_.device = options.deployment.device;
     check_sources();
     if (options.sketch.format) leaves::to_format(*options.sketch.format);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -43,6 +44,8 @@ std::optional<TensorType> to_tensor_type(std::string_view word) {
 int bits_of(TensorType type) { return kTypes[std::size_t(type)].bits; }
 
 std::int64_t Tensor::elements() const {
+  // A zero first: beside it the other dimensions may be so large that their product overflows.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t n = 1;
   for (std::int64_t d : shape) n *= d;
   return n;
