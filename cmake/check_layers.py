@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails on an include that goes up in layers.txt, or between comm and leaves (either way)."""
 import pathlib
 import re

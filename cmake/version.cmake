@@ -1,8 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
 # The commit is compiled into one generated file, rewritten only when it changes.
 execute_process(COMMAND git rev-parse --short=12 HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   OUTPUT_VARIABLE SWITCHYARD_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT SWITCHYARD_COMMIT)
   set(SWITCHYARD_COMMIT unknown)
+endif()
+set(SWITCHYARD_TWINS "cpu portable")
+foreach(isa avx2 avx512 amx)
+  set(twins ${SWITCHYARD_SOURCES})
+  list(FILTER twins INCLUDE REGEX "_${isa}\\.cc$")
+  if(twins)
+    string(APPEND SWITCHYARD_TWINS ", cpu ${isa}")
+  endif()
+endforeach()
+if(SWITCHYARD_CUDA)
+  string(APPEND SWITCHYARD_TWINS ", cuda sm_90a")
 endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.cc.in ${PROJECT_BINARY_DIR}/version.cc @ONLY)
 target_sources(switchyard PRIVATE ${PROJECT_BINARY_DIR}/version.cc)

@@ -9,5 +9,7 @@ namespace switchyard {
 std::string_view version();
 /// The commit it was configured from, 12 hex digits, or "unknown" outside a repository.
 std::string_view commit();
+/// The twins compiled into this build, e.g. "cpu portable, cpu avx512".
+std::string_view twins();
 
 }  // namespace switchyard

@@ -38,6 +38,7 @@ struct SharedExpert {
   ExpertWeights weights;
   std::vector<float> gate;
   std::string format;  // its own format, canonical name
+  formats::ActivationQuant activation_quant = formats::ActivationQuant::kNone;  // as declared
   Activation activation;
 };
 

@@ -18,6 +18,9 @@ std::string_view to_string(Parallel p);
 /// Inverse of to_string(). Errors: UsageError on any other word.
 Parallel to_parallel(std::string_view s);
 
+/// Limits on group sizes and slots; past them check() refuses.
+inline constexpr std::int64_t kMaxRanks = 4096, kMaxSlots = 65536;
+
 /// Where a layer runs: sizes of the groups, slots, device, and the frozen environment.
 struct Deployment {
   Device device = Device::kCpu;
@@ -32,7 +35,16 @@ struct Deployment {
   Environment env;
 
   std::int64_t ranks() const { return ep * tp; }
-  bool operator==(const Deployment&) const;
+  bool operator==(const Deployment&) const = default;
+  /// The slot count that serves E experts: `slots`, or E when it is 0.
+  std::int64_t num_slots(std::int64_t num_experts) const { return slots > 0 ? slots : num_experts; }
+  /// Whether attention runs data-parallel over more than one rank.
+  bool attention_dp() const {
+    return ranks() > 1 && (parallel == Parallel::kDep || parallel == Parallel::kDtp);
+  }
+  /// Checks group sizes and slots against their ranges.
+  /// Errors: UsageError with field, value and limit.
+  void check() const;
 };
 
 }  // namespace switchyard

@@ -20,6 +20,8 @@ enum class Reject : std::uint8_t {
 
 /// The reason's stable code, e.g. "quant_unsupported".
 std::string_view to_string(Reject r);
+/// Inverse of to_string(). Errors: UsageError on any other word.
+Reject to_reject(std::string_view s);
 
 /// A gate's only answer: yes, or no with one closed reason and a sentence with value and limit.
 class Eligibility {

@@ -22,19 +22,22 @@ struct Environment {
   int sm = 0;                        // GPU architecture, e.g. 90; 0 when there is no GPU
   int num_gpus = 0;
   CpuIsa isa = CpuIsa::kPortable;    // the tier that will run (after the pin)
-  CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has
+  CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has; not in the fingerprint
   std::int64_t memory_bytes = 0;     // available when probed; not in the fingerprint
   int num_cpus = 1;                  // not in the fingerprint
   std::vector<std::string> deps;     // sorted names of the dependencies present
   std::vector<std::pair<std::string, std::string>> flags;  // honoured switches, sorted, defaults in
+  std::vector<std::pair<std::string, std::string>> local_flags;  // those that may differ by rank
   std::vector<std::string> warnings;  // one per retired or misspelt switch; not in the fingerprint
   std::string build;                  // version and commit of the library
 
+  bool operator==(const Environment&) const = default;
   /// True when dependency `name` was found.
   bool has_dep(std::string_view name) const;
-  /// Value of an honoured switch; empty when it is not one.
+  /// Value of an honoured switch, among both kinds of flags; empty when it is not one.
   std::string_view flag(std::string_view name) const;
-  /// 16 hex digits over a sorted, length-prefixed encoding; equal on ranks that may work together.
+  /// The first 16 hex digits of SHA-256 over a versioned, sorted, length-prefixed encoding of build,
+  /// sm, num_gpus, isa, deps and flags; equal on ranks that may work together.
   std::string fingerprint() const;
 };
 

@@ -32,6 +32,9 @@ std::string_view to_string(CombinePrecision p);
 /// Inverse of to_string(). Errors: UsageError on any other word.
 CombinePrecision to_combine_precision(std::string_view s);
 
+/// Widths past this are refused: every product of two of them, E and 4 bytes fits 64 bits.
+inline constexpr std::int64_t kMaxWidth = 1 << 24;
+
 /// What one MoE layer is: complete by construction, so no gate ever abstains.
 ///
 /// Units:   widths in elements.
@@ -60,8 +63,12 @@ struct Problem {
   void check() const;
 };
 
-/// Folds aliases to the one canonical spelling (NVFP4_AWQ -> nvfp4, NO_QUANT and bf16 -> none);
-/// other words come back lower-cased. The only folding function; never throws.
+/// The folded name of the model-level marker that is never a layer's format.
+inline constexpr std::string_view kMixedPrecision = "mixed_precision";
+
+/// Folds aliases to the one canonical spelling (NVFP4_AWQ and NVFP4_ARC -> nvfp4; NO_QUANT, bf16,
+/// unquantized and "" -> none); other words come back trimmed and lower-cased, MIXED_PRECISION too,
+/// so that callers can refuse it as a layer's format. The only folding function; never throws.
 std::string fold_format(std::string_view name);
 /// The command's spelling of a canonical format: "none" is shown as "bf16".
 std::string_view show_format(std::string_view canonical);

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door. Every target first makes sure that the packages it needs are there.
+.DEFAULT_GOAL := help
+.PHONY: help bootstrap build demo test soak fuzz bench format
+
+help:
+	@echo 'make demo     build the command and run bundled checkpoints of real model families'
+	@echo 'make build    build library, command and tests (build/cpu)'
+	@echo 'make test     everything that a change must pass; BASE=<commit> limits clang-tidy'
+	@echo 'make soak     full test matrices, repeated, under all sanitizers (hours)'
+	@echo 'make fuzz     fuzz the parsers'
+	@echo 'make bench    time one MoE layer of a published shape in every format'
+	@echo 'make format   apply clang-format to all sources'
+
+bootstrap:
+	@sh scripts/bootstrap.sh
+
+build: bootstrap
+	cmake --preset cpu
+	cmake --build --preset cpu
+
+demo: bootstrap
+	@python3 scripts/demo.py
+
+test: bootstrap
+	@python3 scripts/test.py
+
+soak: bootstrap
+	@python3 scripts/test.py --soak
+
+fuzz:
+	@echo 'make fuzz: no fuzz targets are built yet; nothing was run' >&2; exit 1
+
+bench: bootstrap
+	@python3 scripts/bench.py
+
+format: bootstrap
+	@python3 scripts/format.py --apply
+	@python3 scripts/support_table.py --apply

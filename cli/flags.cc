@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "cli/command.h"
+#include "switchyard/base/nearest.h"
+
+namespace switchyard::cli {
+namespace {
+
+template <class T>
+bool read_whole(const std::string& text, T& out) {
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, out);
+  return error == std::errc() && stop == end;
+}
+
+std::string footer_of(const Command& command) {
+  std::string out = "Examples:\n";
+  std::string_view rest = command.example;
+  while (!rest.empty()) {
+    std::size_t end = std::min(rest.find('\n'), rest.size());
+    out += cat("  ", rest.substr(0, end), "\n");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return out;
+}
+
+/// CLI11's complaint in our words; its own texts do not say what to do.
+std::string explain_error(const CLI::ParseError& error) {
+  std::string text = error.what();
+  std::string flag = text.substr(0, text.find(':'));
+  if (text.find("missing") != std::string::npos) return flag + " needs a value behind it";
+  if (text.find("At Most") != std::string::npos)
+    return flag + " is given more than once; keep one of them";
+  return text;
+}
+
+}  // namespace
+
+Arguments::Arguments(const Command& command, int count, const char* const* words)
+    : command_(command),
+      count_(count),
+      words_(words),
+      app_(std::make_unique<CLI::App>(std::string(command.summary),
+                                      cat("switchyard ", command.name))) {
+  app_->allow_extras();
+  app_->set_help_flag("-h,--help", "Print this text");
+  app_->footer(footer_of(command));
+  app_->get_formatter()->column_width(34);
+}
+
+Arguments::~Arguments() = default;
+
+void Arguments::toggle(const std::string& name, bool& out, const std::string& help) {
+  app_->add_flag_function(
+      name,
+      [&out, name](std::int64_t count) {
+        require(count >= 0 && count <= 1, name, " takes no value and is given once");
+        out = count == 1;
+      },
+      help);
+}
+
+void Arguments::text(const std::string& name, std::function<void(const std::string&)> take,
+                     const std::string& help, const std::string& value_name) {
+  app_->add_option_function<std::string>(
+          name,
+          [name, take = std::move(take)](const std::string& value) {
+            require(!value.empty(), name, " is empty; give it a value or leave it out");
+            take(value);
+          },
+          help)
+      ->type_name(value_name);
+}
+
+void Arguments::text(const std::string& name, std::string& out, const std::string& help,
+                     const std::string& value_name) {
+  text(
+      name, [&out](const std::string& value) { out = value; }, help, value_name);
+}
+
+void Arguments::integer(const std::string& name, Range range,
+                        std::function<void(std::int64_t)> take, const std::string& help) {
+  text(
+      name,
+      [name, range, take = std::move(take)](const std::string& value) {
+        std::int64_t number = 0;
+        bool ok = read_whole(value, number) && number >= range.low && number <= range.high;
+        require(ok, name, " = '", value, "' is not a whole number from ", range.low, " to ",
+                range.high, "; give one in that range");
+        take(number);
+      },
+      help, "N");
+}
+
+void Arguments::integer(const std::string& name, Range range, std::optional<std::int64_t>& out,
+                        const std::string& help) {
+  integer(
+      name, range, [&out](std::int64_t value) { out = value; }, help);
+}
+
+void Arguments::positive(const std::string& name, std::optional<float>& out,
+                         const std::string& help) {
+  text(
+      name,
+      [name, &out](const std::string& value) {
+        float number = 0;
+        bool ok = read_whole(value, number) && std::isfinite(number) && number > 0;
+        require(ok, name, " = '", value, "' is not a finite number above 0; give one, e.g. 2.5");
+        out = number;
+      },
+      help, "X");
+}
+
+void Arguments::positional(const std::string& name, std::string& out, const std::string& help) {
+  app_->add_option(name, out, help)->type_name("");
+  positional_name_ = name;
+  positional_ = &out;
+}
+
+bool Arguments::parse() {
+  try {
+    app_->parse(count_, words_);
+  } catch (const CLI::CallForHelp&) {
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(cat(explain_error(error), "; see switchyard ", command_.name, " --help"));
+  }
+  refuse_extras();
+  require(positional_ == nullptr || !positional_->empty(), positional_name_,
+          " is missing; name it behind the command: switchyard ", command_.name, " ",
+          positional_name_);
+  return true;
+}
+
+void Arguments::refuse_extras() const {
+  std::vector<std::string> extras = app_->remaining();
+  if (extras.empty()) return;
+  const std::string& word = extras.front();
+  if (word.starts_with("-") && word.size() > 1)
+    throw UsageError(cat("flag '", word, "' is unknown; ", known_near(word), "see switchyard ",
+                         command_.name, " --help"));
+  throw UsageError(cat("argument '", word, "' is one too many; remove it, or put its flag in front",
+                       " of it, see switchyard ", command_.name, " --help"));
+}
+
+std::string Arguments::known_near(const std::string& flag) const {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : std::as_const(*app_).get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  std::vector<std::string> near = nearest(flag.substr(0, flag.find('=')), known);
+  return near.empty() ? "" : cat("did you mean ", join(near, " or "), "? ");
+}
+
+std::string Arguments::help() const { return app_->help(); }
+
+}  // namespace switchyard::cli

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace switchyard::cli {
+
+struct Command;
+
+/// Inclusive bounds of an integer flag.
+struct Range {
+  std::int64_t low;
+  std::int64_t high;
+};
+
+/// A command's flags: declared first, then parsed once. Values are read strictly (decimal, whole,
+/// in range), because a silently misread number gives a fluent wrong answer.
+///
+/// Errors:  parse() throws UsageError, one line, for an unknown flag (with the near ones), a
+/// missing
+///          or surplus value, and every value that its flag cannot take.
+class Arguments {
+ public:
+  /// The words behind the command's name; they must outlive this.
+  Arguments(const Command& command, int count, const char* const* words);
+  ~Arguments();
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  /// A flag without a value.
+  void toggle(const std::string& name, bool& out, const std::string& help);
+  /// A flag with a non-empty text, handed to `take`, which may throw UsageError.
+  void text(const std::string& name, std::function<void(const std::string&)> take,
+            const std::string& help, const std::string& value_name = "NAME");
+  /// The same, kept as it is.
+  void text(const std::string& name, std::string& out, const std::string& help,
+            const std::string& value_name = "NAME");
+  /// A whole number.
+  void integer(const std::string& name, Range range, std::function<void(std::int64_t)> take,
+               const std::string& help);
+  /// The same, kept as it is.
+  void integer(const std::string& name, Range range, std::optional<std::int64_t>& out,
+               const std::string& help);
+  /// A finite decimal number above 0.
+  void positive(const std::string& name, std::optional<float>& out, const std::string& help);
+  /// The only positional argument; it must be given.
+  void positional(const std::string& name, std::string& out, const std::string& help);
+  /// Parses the words. False when help was asked for and nothing is left to do.
+  bool parse();
+  /// The help text: usage, flags, examples.
+  std::string help() const;
+
+ private:
+  void refuse_extras() const;
+  std::string known_near(const std::string& flag) const;
+
+  const Command& command_;
+  int count_;
+  const char* const* words_;
+  std::unique_ptr<CLI::App> app_;
+  std::string positional_name_;
+  std::string* positional_ = nullptr;
+};
+
+}  // namespace switchyard::cli

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/layer_flags.h"
+
+#include "switchyard/api/checkpoint.h"
+#include "switchyard/base/check.h"
+
+namespace switchyard::cli {
+namespace {
+
+bool names_cuda(const std::string& leaf) {
+  return ("." + leaf + ".").find("." + std::string(to_string(Device::kCuda)) + ".") !=
+         std::string::npos;
+}
+
+}  // namespace
+
+void RankFlags::add(Arguments& args) {
+  args.integer("--ranks", kRanks, ranks, "Ranks; alone it means --ep");
+  args.text(
+      "--parallel", [this](const std::string& v) { parallel = to_parallel(v); },
+      "dep, dtp, tep or ttp: attention by data or tensor, MoE by expert or tensor", "MODE");
+  args.integer("--ep", kRanks, ep, "Ranks that divide the experts");
+  args.integer("--tp", kRanks, tp, "Ranks that divide each expert");
+  args.integer("--slots", {1, kMaxSlots}, slots, "Expert slots; the number of experts by default");
+  args.text("--comm", comm, "Pins the exchange strategy", "NAME");
+}
+
+Deployment RankFlags::deployment() const {
+  Deployment d;
+  d.tp = tp.value_or(1);
+  d.ep = ep.value_or(tp ? 1 : ranks.value_or(1));
+  require(!ranks || *ranks == d.ranks(), "--ranks = ", ranks.value_or(0), " contradicts --ep ",
+          d.ep, " x --tp ", d.tp, " = ", d.ranks(), "; drop --ranks or make them agree");
+  d.parallel = parallel.value_or(d.ep > 1 ? Parallel::kDep : Parallel::kTtp);
+  d.slots = slots.value_or(0);
+  d.check();
+  return d;
+}
+
+void BuildFlags::add(Arguments& args) {
+  args.text(
+      "--device",
+      [this](const std::string& v) {
+        build.device = to_device(v);
+        device_given_ = true;
+      },
+      "cpu (default) or cuda; a pin", "DEVICE");
+  args.text(
+      "--format", [this](const std::string& v) { build.format = v; },
+      "Converts the routed experts at load; their own by default", "FORMAT");
+  args.text(
+      "--activations", [this](const std::string& v) { build.activations = to_activation_mode(v); },
+      "format (default), bf16 or f32", "MODE");
+  args.text("--calibrate", calibrate, "File with hidden_states to set static scales on", "FILE");
+  args.text("--leaf", build.leaf, "Pins the leaf: an id, or a part of one", "ID");
+  args.text("--prefer", build.prefer, "Prefers a device, or an ancestor's backend by its word");
+  args.toggle("--with-parallel-mlp", build.with_parallel_mlp, "Granite: adds its shared_mlp");
+  args.integer(
+      "--threads", kThreads, [this](std::int64_t v) { build.threads = int(v); },
+      "Threads; every CPU by default");
+  args.integer(
+      "--seed", kSeed, [this](std::int64_t v) { build.seed = std::uint64_t(v); },
+      "Seed of everything random (default 1)");
+}
+
+BuildOptions BuildFlags::options(std::optional<std::int64_t> layer) const {
+  BuildOptions out = build;
+  if (!device_given_ && names_cuda(out.leaf)) out.device = Device::kCuda;
+  if (!calibrate.empty()) out.calibration = read_hidden_states(calibrate, layer);
+  return out;
+}
+
+std::vector<std::optional<std::int64_t>> BuildFlags::rounds(
+    const std::string& checkpoint, std::optional<std::int64_t> layer) const {
+  if (calibrate.empty() || checkpoint.empty() || layer) return {layer};
+  std::vector<std::optional<std::int64_t>> out;
+  for (const LayerEntry& entry : Checkpoint::open(checkpoint).layers())
+    if (entry.present) out.emplace_back(entry.index);
+  return out;
+}
+
+}  // namespace switchyard::cli

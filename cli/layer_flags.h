@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "switchyard/api/moe_layer.h"
+#include "switchyard/core/deployment.h"
+
+namespace switchyard::cli {
+
+/// Ranges that every command shares.
+inline constexpr Range kTokens{0, 1 << 20}, kLayer{0, 1 << 20}, kThreads{1, 1024},
+    kRanks{1, kMaxRanks}, kSeed{0, INT64_MAX};
+
+/// How many ranks, and how they divide the work.
+struct RankFlags {
+  std::optional<std::int64_t> ranks, ep, tp, slots;
+  std::optional<Parallel> parallel;
+  std::string comm;
+
+  /// Declares --ranks, --parallel, --ep, --tp, --slots and --comm.
+  void add(Arguments& args);
+  /// The group sizes: --ranks alone means ep.
+  /// Errors: UsageError when --ranks contradicts --ep times --tp.
+  Deployment deployment() const;
+};
+
+/// How the layers of `run` and `verify` are built, as far as both can say.
+struct BuildFlags {
+  BuildOptions build;
+  std::string calibrate;  // a file with hidden_states
+
+  /// Declares --device, --format, --activations, --calibrate, --leaf, --prefer,
+  /// --with-parallel-mlp,
+  /// --threads and --seed.
+  void add(Arguments& args);
+  /// The options. A leaf that is pinned to a device by its name pins the device too, unless
+  /// --device was given. Reads the calibration file, `layer` tells whose tensors in it.
+  /// Errors: UsageError for a broken calibration file.
+  BuildOptions options(std::optional<std::int64_t> layer) const;
+  /// The layers to hand to the library one by one when each may have calibration tokens of its own,
+  /// else `layer` alone, which may stand for all of them.
+  std::vector<std::optional<std::int64_t>> rounds(const std::string& checkpoint,
+                                                  std::optional<std::int64_t> layer) const;
+
+ private:
+  bool device_given_ = false;
+};
+
+}  // namespace switchyard::cli

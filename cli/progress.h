@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace switchyard::cli {
+
+/// A bar on stderr for long work; nothing at all when stderr is no terminal.
+class ProgressBar {
+ public:
+  /// `label` says what is being done.
+  explicit ProgressBar(std::string label);
+  /// Wipes the bar, so that whatever is printed next starts on a clean line.
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  /// What the library calls; empty when there is no terminal. Valid as long as the bar.
+  std::function<void(std::int64_t done, std::int64_t total)> callback();
+  /// Wipes the bar until the next call.
+  void wipe();
+
+ private:
+  void draw(std::int64_t done, std::int64_t total);
+
+  std::string label_;
+  bool terminal_;
+  bool drawn_ = false;
+  int percent_ = -1;
+};
+
+}  // namespace switchyard::cli

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "switchyard/api/machine.h"
+#include "switchyard/api/strategies.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/base/version.h"
+#include "switchyard/core/preset.h"
+#include "switchyard/leaves/registry.h"
+#include "switchyard/resolve/probe.h"
+#include "switchyard/resolve/resolver.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kNoPatterns =
+    "the fused all-reduce is not built in this version, which runs every layer on one rank";
+
+/// Whether one format runs on one device of this machine, and why not.
+struct FormatVerdict {
+  std::string format, leaf;
+  Device device = Device::kCpu;
+  std::optional<resolve::Rejection> rejection;
+};
+
+struct Checkup {
+  Environment env;
+  std::vector<FormatVerdict> formats;
+  bool ok = false;
+};
+
+FormatVerdict ask(const std::string& format, Device device, const Environment& env) {
+  Problem problem = make_preset("tiny");
+  problem.format = format;
+  resolve::Report report =
+      resolve::resolve(problem, {.device = device, .env = env}, {.device = device});
+  FormatVerdict out{format, leaves::find_leaf(format, device).leaf->id.str(), device, {}};
+  for (const resolve::Rejection& rejection : report.rejected)
+    if (rejection.candidate == out.leaf) out.rejection = rejection;
+  return out;
+}
+
+Checkup examine(std::optional<Device> wanted) {
+  Checkup out;
+  out.env = resolve::environment();
+  for (Device device : {Device::kCpu, Device::kCuda})
+    for (const std::string& format : leaves::format_names())
+      if (device == wanted.value_or(device)) out.formats.push_back(ask(format, device, out.env));
+  out.ok = std::any_of(out.formats.begin(), out.formats.end(),
+                       [](const FormatVerdict& v) { return !v.rejection; });
+  return out;
+}
+
+Json switches_json(const Environment& env) {
+  Json out = Json::array();
+  for (const resolve::Switch& row : resolve::switch_table()) {
+    Json entry = {{"name", row.name}, {"status", to_string(row.status)}, {"doc", row.doc}};
+    if (row.status == resolve::SwitchStatus::kHonoured) {
+      entry["value"] = env.flag(row.name);
+      entry["default"] = row.default_value;
+      entry["in_fingerprint"] = row.in_fingerprint;
+    } else {
+      entry["replacement"] = row.replacement;
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+Json formats_json(const std::vector<FormatVerdict>& formats) {
+  Json out = Json::array();
+  for (const FormatVerdict& v : formats) {
+    Json entry = {{"format", show_format(v.format)},
+                  {"device", to_string(v.device)},
+                  {"leaf", v.leaf},
+                  {"ok", !v.rejection},
+                  {"reason", nullptr},
+                  {"detail", ""}};
+    if (v.rejection) entry["reason"] = to_string(v.rejection->reason);
+    if (v.rejection) entry["detail"] = v.rejection->detail;
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+Json strategies_json() {
+  Json out = Json::array();
+  for (const resolve::StrategyVerdict& v : api::judge_all_strategies())
+    out.push_back(
+        {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
+  return out;
+}
+
+Json to_json(const Checkup& c) {
+  Json built_in = Json::object();
+  for (const char* dep : {"cuda", "mpi", "nccl"}) built_in[dep] = c.env.has_dep(dep);
+  return {{"ok", c.ok},
+          {"twins", twins()},
+          {"cpu",
+           {{"isa", to_string(c.env.isa)},
+            {"best_isa", to_string(c.env.best_isa)},
+            {"cpus", c.env.num_cpus},
+            {"memory_bytes", c.env.memory_bytes}}},
+          {"gpu", {{"count", c.env.num_gpus}, {"sm", c.env.sm}}},
+          {"built_in", built_in},
+          {"switches", switches_json(c.env)},
+          {"warnings", c.env.warnings},
+          {"formats", formats_json(c.formats)},
+          {"strategies", strategies_json()},
+          {"allreduce_patterns",
+           {{"reason", to_string(Reject::kPathNotEnabled)}, {"detail", kNoPatterns}}}};
+}
+
+// ---- for a terminal ----
+
+std::string padded(std::string_view text, std::size_t width) {
+  return std::string(text) + std::string(width > text.size() ? width - text.size() : 0, ' ');
+}
+
+std::string line(std::string_view label, std::string_view text) {
+  return cat(padded(label, 13), text, "\n");
+}
+
+std::string built(const Environment& env, std::string_view dep) {
+  return cat(dep, env.has_dep(dep) ? " built in" : " not built in");
+}
+
+std::string machine_text(const Environment& env) {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
+  return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
+         line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa), ", running ",
+                         to_string(env.isa))) +
+         line("memory", cat(env.memory_bytes / kGiB, " GiB available")) + line("gpu", gpus) +
+         line("libraries", join({built(env, "cuda"), built(env, "mpi"), built(env, "nccl")}));
+}
+
+std::string formats_text(const std::vector<FormatVerdict>& formats) {
+  std::string out;
+  for (const FormatVerdict& v : formats) {
+    std::string verdict = v.rejection
+                              ? cat(to_string(v.rejection->reason), ": ", v.rejection->detail)
+                              : "runs as " + v.leaf;
+    out += line(out.empty() ? "formats" : "",
+                cat(padded(to_string(v.device), 6), padded(show_format(v.format), 18), verdict));
+  }
+  return out;
+}
+
+std::string switches_text(const Environment& env) {
+  std::string out;
+  for (const resolve::Switch& row : resolve::switch_table()) {
+    if (row.status != resolve::SwitchStatus::kHonoured) continue;
+    std::string value = cat(env.flag(row.name));
+    std::string mark = value == row.default_value ? "" : cat(" (default ", row.default_value, ")");
+    out += line(out.empty() ? "switches" : "", cat(padded(row.name, 34), value, mark));
+  }
+  return out;
+}
+
+std::string to_text(const Checkup& c) {
+  std::string out = machine_text(c.env) + switches_text(c.env);
+  std::string label = "warnings";
+  for (const std::string& warning : c.env.warnings) out += line(std::exchange(label, ""), warning);
+  out += formats_text(c.formats);
+  std::vector<std::string> names;
+  for (const resolve::StrategyVerdict& v : api::judge_all_strategies()) names.push_back(v.strategy);
+  out += line("strategies", "not built yet: " + join(names));
+  return out + line("all-reduce", "patterns 0-11 not built yet") +
+         line("fingerprint", c.env.fingerprint());
+}
+
+}  // namespace
+
+Explanation doctor(std::optional<Device> device) {
+  Checkup checkup = examine(device);
+  return {.served = checkup.ok, .json = to_json(checkup).dump(), .text = to_text(checkup)};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/layer_builder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/random.h"
+#include "switchyard/core/shared_fusion.h"
+#include "switchyard/layer/convert.h"
+#include "switchyard/leaves/registry.h"
+#include "switchyard/resolve/json.h"
+#include "switchyard/resolve/probe.h"
+#include "switchyard/resolve/resolver.h"
+
+namespace switchyard {
+namespace {
+
+using checkpoint::LayerWeights;
+
+constexpr std::int64_t kCalibrationTokens = 256;
+
+void drop_shared(LayerWeights& w) {
+  w.shared.reset();
+  w.problem.num_shared = 0;
+  w.problem.shared_inter = 0;
+  w.problem.shared_gate = false;
+}
+
+/// What the options change of the layer itself.
+void apply_overrides(LayerWeights& w, const BuildOptions& o) {
+  Problem& p = w.problem;
+  if (!o.with_shared) drop_shared(w);
+  if (o.top_k) {
+    require(p.routing.choice == ChoiceRule::kTopK || *o.top_k == p.top_k(), "top_k = ", *o.top_k,
+            ": this layer's routing fixes it at ", p.top_k());
+    p.routing.top_k = *o.top_k;
+  }
+  if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
+  if (o.combine) p.combine = *o.combine;
+  p.activations = o.activations;
+  p.dtype = o.dtype.value_or(o.activations == ActivationMode::kF32 ? Dtype::kF32 : Dtype::kBf16);
+  p.check();
+}
+
+Deployment make_deployment(const BuildOptions& o) {
+  require(o.ep * o.tp == 1, "a layer on ", o.ep * o.tp, " ranks (ep ", o.ep, " x tp ", o.tp,
+          ") is not built yet; this version runs a layer on one rank");
+  require(o.threads >= 0 && o.threads <= 1024, "threads = ", o.threads,
+          " is outside 0..1024; 0 means every CPU");
+  Deployment d;
+  d.device = o.device;
+  d.slots = o.slots;
+  if (o.parallel) d.parallel = *o.parallel;
+  d.fuse_shared = o.fuse_shared;
+  d.env = resolve::environment();
+  if (o.device == Device::kCuda && d.env.num_gpus == 0)
+    throw DeviceError("device cuda is pinned, but there is no GPU here (or this build has no CUDA "
+                      "twins); run on one that has, or use device cpu");
+  return d;
+}
+
+resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o) {
+  resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
+  if (!o.prefer.empty()) request.device.reset();
+  resolve::Report report = resolve::resolve(p, d, request);
+  if (!report.winner.empty()) return report;
+  std::string why = "nothing was considered";
+  for (const resolve::Rejection& r : report.rejected)
+    if (r.candidate == report.degraded_from || why == "nothing was considered")
+      why = cat(r.candidate, " says ", to_string(r.reason), ": ", r.detail);
+  throw CannotServe(cat("no leaf can serve format ", show_format(p.format), " on ",
+                        to_string(d.device), "; ", why, "; see `switchyard explain`"),
+                    resolve::to_json(report));
+}
+
+/// The leaf of the shared expert's own format, asked about a layer that is only that FFN.
+const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& d) {
+  if (!w.shared) return nullptr;
+  const leaves::Found found = leaves::find_leaf(w.shared->format, d.device);
+  Eligibility verdict = found.verdict;
+  if (found.leaf != nullptr) {
+    Problem p = w.problem;
+    p.format = std::string(found.leaf->id.quant);
+    p.inter = w.shared->weights.up.rows;
+    p.activation = w.shared->activation;
+    verdict = found.leaf->can_implement(p, d);
+  }
+  if (!verdict.eligible())
+    throw CannotServe(cat("the shared expert's format ", w.shared->format, " cannot be served: ",
+                          to_string(verdict.reason()), ": ", verdict.detail()), "{}");
+  return found.leaf;
+}
+
+bool decide_fusion(const LayerWeights& w, const Deployment& d, std::vector<std::string>& notices) {
+  const bool asked = d.fuse_shared || d.env.flag(kSharedFusionSwitch) == "1";
+  if (!asked || !w.shared) return false;
+  const Eligibility verdict = can_fuse_shared(
+      w.problem, d, {w.shared->format, w.shared->activation, !formats::is_static(w.activation_quant)});
+  if (verdict.eligible()) return true;
+  notices.push_back(cat("fused shared experts were asked for and are not used: ",
+                        to_string(verdict.reason()), ": ", verdict.detail()));
+  return false;
+}
+
+/// The given tokens, filled up to the calibration size with seeded ones of the same spread.
+std::vector<float> calibration_tokens(const BuildOptions& o, std::int64_t hidden) {
+  std::vector<float> x = o.calibration;
+  require(x.size() % std::size_t(hidden) == 0, "calibration holds ", x.size(),
+          " values, which is no multiple of H = ", hidden);
+  double squares = 0;
+  for (float v : x) squares += double(v) * double(v);
+  const float rms = x.empty() ? 1.0f : float(std::sqrt(squares / double(x.size())));
+  const Random random(o.seed, 77);
+  while (std::int64_t(x.size()) < kCalibrationTokens * hidden) x.push_back(rms * random.normal(x.size()));
+  return x;
+}
+
+void calibrate(layer::Layer& l, const BuildOptions& o, std::vector<std::string>& notices) {
+  if (!l.needs_calibration()) return;
+  const std::vector<float> tokens = calibration_tokens(o, l.problem().hidden);
+  const std::int64_t count = std::int64_t(tokens.size()) / l.problem().hidden;
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  const std::int64_t vocab = std::max<std::int64_t>(1, l.weights().router.vocab);
+  for (std::int64_t t = 0; t < count; ++t) ids[std::size_t(t)] = t % vocab;
+  l.calibrate(count, tokens.data(), ids.data());
+  notices.push_back(cat("static activation scales calibrated on ", count, " tokens, ",
+                        std::int64_t(o.calibration.size()) / l.problem().hidden, " of them given"));
+}
+
+}  // namespace
+
+MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
+  auto state = std::make_unique<MoeLayer::State>();
+  apply_overrides(weights, o);
+  const Deployment d = make_deployment(o);
+  Problem asked = weights.problem;
+  const std::string own = asked.format;
+  if (o.format) asked.format = leaves::to_format(*o.format);
+  state->report = choose_leaf(asked, d, o);
+  const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->report.winner);
+  ensure(leaf != nullptr && leaf->id.quant == asked.format, "the winner ", state->report.winner,
+         " is not a leaf of ", asked.format);
+  weights = layer::convert_format(std::move(weights), *leaf);
+  state->requantised = own != asked.format;
+  state->notices = weights.notices;
+
+  layer::LayerOptions options;
+  options.leaf = leaf;
+  options.shared_leaf = choose_shared_leaf(weights, d);
+  options.activations = o.activations;
+  options.dtype = weights.problem.dtype;
+  options.isa = d.env.isa;
+  options.fuse_shared = decide_fusion(weights, d, state->notices);
+  options.memory_bytes = d.env.memory_bytes;
+  options.progress = o.progress;
+  options.pool = std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::max(1, d.env.num_cpus));
+  state->layer = std::make_unique<layer::Layer>(std::move(weights), options);
+  calibrate(*state->layer, o, state->notices);
+  return MoeLayer(std::move(state));
+}
+
+}  // namespace switchyard

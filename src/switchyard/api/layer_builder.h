@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "switchyard/api/moe_layer.h"
+#include "switchyard/checkpoint/layer_weights.h"
+#include "switchyard/layer/layer.h"
+#include "switchyard/resolve/report.h"
+
+namespace switchyard {
+
+/// What a MoeLayer holds.
+struct MoeLayer::State {
+  std::unique_ptr<layer::Layer> layer;
+  resolve::Report report;
+  std::vector<std::string> notices;
+  bool requantised = false;
+};
+
+/// Joins canonical weights, the resolver's verdict and a packed layer; every entry point ends here.
+struct LayerBuilder {
+  /// Errors: UsageError, CannotServe, and DeviceError when a pinned device is not there.
+  static MoeLayer build(checkpoint::LayerWeights weights, const BuildOptions& options);
+  /// True when the routed experts were converted from another format.
+  static bool requantised(const MoeLayer& layer) { return layer.state_->requantised; }
+};
+
+}  // namespace switchyard

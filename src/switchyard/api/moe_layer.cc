@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/moe_layer.h"
+
+#include <cstring>
+
+#include "switchyard/api/checkpoint.h"
+#include "switchyard/api/layer_builder.h"
+#include "switchyard/base/check.h"
+#include "switchyard/checkpoint/loader.h"
+#include "switchyard/core/preset.h"
+#include "switchyard/layer/synthetic.h"
+#include "switchyard/resolve/json.h"
+
+namespace switchyard {
+namespace {
+
+using formats::Matrix;
+
+/// One matrix of a caller's [E, rows, cols] array; fp32 is rounded to bf16, the rest is borrowed.
+Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t rows, std::int64_t cols) {
+  Matrix m;
+  m.rows = rows;
+  m.cols = cols;
+  const std::size_t count = std::size_t(rows * cols);
+  if (dtype != Dtype::kF32) {
+    m.layout.element = dtype == Dtype::kFp16 ? formats::Element::kFp16 : formats::Element::kBf16;
+    m.codes = {static_cast<const std::byte*>(base) + std::size_t(e) * count * 2, count * 2};
+    return m;
+  }
+  const float* values = static_cast<const float*>(base) + std::size_t(e) * count;
+  return formats::quantize_matrix({values, count}, rows, cols, {.element = formats::Element::kBf16});
+}
+
+std::vector<float> copy_floats(const float* data, std::int64_t count) {
+  return data == nullptr ? std::vector<float>() : std::vector<float>(data, data + count);
+}
+
+std::vector<float> copy_row(const float* data, std::int64_t e, std::int64_t count) {
+  return data == nullptr ? std::vector<float>() : copy_floats(data + e * count, count);
+}
+
+checkpoint::ExpertWeights array_expert(const LayerArrays& a, std::int64_t e) {
+  const Problem& p = a.problem;
+  checkpoint::ExpertWeights w;
+  if (p.gated()) w.gate = borrow_matrix(a.gate, a.dtype, e, p.inter, p.hidden);
+  w.up = borrow_matrix(a.up, a.dtype, e, p.inter, p.hidden);
+  w.down = borrow_matrix(a.down, a.dtype, e, p.hidden, p.inter);
+  if (p.gated()) w.gate_bias = copy_row(a.gate_bias, e, p.inter);
+  w.up_bias = copy_row(a.up_bias, e, p.inter);
+  w.down_bias = copy_row(a.down_bias, e, p.hidden);
+  return w;
+}
+
+void check_arrays(const LayerArrays& a) {
+  const Problem& p = a.problem;
+  p.check();
+  require(fold_format(p.format) == "none", "layer arrays are unquantised, their problem says format ",
+          p.format, "; set BuildOptions::format to convert");
+  require(a.up != nullptr && a.down != nullptr && (a.gate != nullptr) == p.gated(),
+          "layer arrays need up and down", p.gated() ? " and gate" : ", and no gate", " for activation ",
+          to_string(type_of(p.activation)));
+  require(p.num_shared == 0, "layer arrays have no shared expert, the problem says num_shared = ",
+          p.num_shared);
+  require(a.router_weight != nullptr || p.routing.choice == ChoiceRule::kCaller,
+          "layer arrays need router_weight unless the caller routes");
+}
+
+/// The arrays while they are guaranteed to live, null afterwards.
+using Borrowed = std::shared_ptr<const LayerArrays*>;
+
+checkpoint::LayerWeights weights_from(const LayerArrays& a, const Borrowed& borrowed) {
+  check_arrays(a);
+  const Problem& p = a.problem;
+  const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
+  checkpoint::LayerWeights w;
+  w.block = "arrays";
+  w.problem = p;
+  w.problem.format = "none";
+  w.layout.element = a.dtype == Dtype::kFp16 ? formats::Element::kFp16 : formats::Element::kBf16;
+  if (a.dtype == Dtype::kF32) w.notices.push_back("F32 weights rounded to bf16");
+  w.router.weight = copy_floats(a.router_weight, experts * p.hidden);
+  w.router.logit_bias = copy_floats(a.router_bias, experts);
+  w.router.choice_bias = copy_floats(a.choice_bias, experts);
+  w.router.per_expert_scale = copy_floats(a.per_expert_scale, p.num_experts());
+  if (a.hash_table != nullptr)
+    w.router.hash_table.assign(a.hash_table, a.hash_table + a.vocab * p.top_k());
+  w.router.vocab = a.vocab;
+  w.expert = [borrowed](std::int64_t e) {
+    ensure(*borrowed != nullptr, "a caller's arrays are read during construction only");
+    return array_expert(**borrowed, e);
+  };
+  return w;
+}
+
+}  // namespace
+
+MoeLayer MoeLayer::from_checkpoint(const Checkpoint& checkpoint, std::int64_t index,
+                                   const BuildOptions& options) {
+  return LayerBuilder::build(checkpoint.impl().layer(index), options);
+}
+
+MoeLayer MoeLayer::from_preset(std::string_view preset, const BuildOptions& options) {
+  return LayerBuilder::build(layer::make_synthetic(make_preset(preset), options.seed), options);
+}
+
+MoeLayer MoeLayer::from_arrays(const LayerArrays& arrays, const BuildOptions& options) {
+  const Borrowed borrowed = std::make_shared<const LayerArrays*>(&arrays);
+  MoeLayer layer = LayerBuilder::build(weights_from(arrays, borrowed), options);
+  *borrowed = nullptr;
+  return layer;
+}
+
+MoeLayer::MoeLayer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+MoeLayer::MoeLayer(MoeLayer&&) noexcept = default;
+MoeLayer& MoeLayer::operator=(MoeLayer&&) noexcept = default;
+MoeLayer::~MoeLayer() = default;
+
+const Problem& MoeLayer::problem() const { return state_->layer->problem(); }
+std::string MoeLayer::leaf() const { return state_->layer->options().leaf->id.str(); }
+std::string MoeLayer::report_json() const { return resolve::to_json(state_->report); }
+const std::vector<std::string>& MoeLayer::notices() const { return state_->notices; }
+std::int64_t MoeLayer::packed_bytes() const { return state_->layer->packed_bytes(); }
+int MoeLayer::threads() const { return state_->layer->options().pool->size(); }
+const layer::Layer& MoeLayer::impl() const { return *state_->layer; }
+
+std::int64_t MoeLayer::expert_stored_bytes() const {
+  const ops::FfnShape& s = state_->layer->routed().shape;
+  const std::int64_t fc1 = s.weights.stored_bytes(s.inter, s.hidden);
+  return (s.gated ? 2 : 1) * fc1 + s.weights.stored_bytes(s.hidden, s.inter);
+}
+
+std::size_t MoeLayer::workspace_bytes(std::int64_t max_tokens) const {
+  require(max_tokens >= 0, "workspace_bytes: max_tokens = ", max_tokens, " is negative");
+  return state_->layer->workspace_bytes(max_tokens);
+}
+
+void MoeLayer::forward(const ForwardArgs& args) const { state_->layer->forward(args); }
+
+}  // namespace switchyard

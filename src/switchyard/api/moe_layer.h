@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "switchyard/base/device.h"
+#include "switchyard/core/deployment.h"
+#include "switchyard/core/forward.h"
+#include "switchyard/core/problem.h"
+
+namespace switchyard {
+
+class Checkpoint;
+
+namespace layer {
+class Layer;
+}
+
+/// How a layer is to be built; every field that is left alone follows the checkpoint or the machine.
+struct BuildOptions {
+  std::optional<std::string> format;  // converts the routed experts at load; absent: their own
+  ActivationMode activations = ActivationMode::kFormat;
+  std::optional<Dtype> dtype;         // hidden states and output; absent: bf16, and f32 in f32 mode
+  Device device = Device::kCpu;
+  std::string leaf;    // a pin: an identity or a query over one; never degrades
+  std::string prefer;  // a device or an ancestor's backend word; may degrade, loudly
+  int threads = 0;     // 0: every CPU that the process may use
+  std::int64_t ep = 1;
+  std::int64_t tp = 1;
+  std::optional<Parallel> parallel;
+  std::int64_t slots = 0;
+  std::optional<CombinePrecision> combine;
+  bool fuse_shared = false;         // opt in to fused shared experts
+  bool with_shared = true;          // false leaves the shared expert out
+  bool with_parallel_mlp = false;   // Granite's shared_mlp
+  std::optional<std::int64_t> top_k;
+  std::optional<float> routed_scaling_factor;
+  /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
+  std::vector<float> calibration;
+  std::uint64_t seed = 1;
+  std::function<void(std::int64_t done, std::int64_t total)> progress;
+};
+
+/// A caller's unquantised layer, canonical order; the arrays are read during construction only.
+///
+/// Shapes:  gate, up [E, I, H] and down [E, H, I] row-major in `dtype` (gate null for one-projection
+///          kinds); gate_bias, up_bias [E, I], down_bias [E, H] fp32 or null; router_weight [E+Z, H],
+///          router_bias, choice_bias [E+Z], per_expert_scale [E] fp32 or null; hash_table [vocab, k].
+struct LayerArrays {
+  Problem problem;  // format is "none"; BuildOptions::format converts
+  Dtype dtype = Dtype::kBf16;
+  const void* gate = nullptr;
+  const void* up = nullptr;
+  const void* down = nullptr;
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+  const float* router_weight = nullptr;
+  const float* router_bias = nullptr;
+  const float* choice_bias = nullptr;
+  const float* per_expert_scale = nullptr;
+  const std::int32_t* hash_table = nullptr;
+  std::int64_t vocab = 0;
+};
+
+/// One Mixture-of-Experts layer: route, experts, shared expert, finalize.
+///
+/// A handle: movable, not copyable. After construction it is immutable; forwards with distinct
+/// workspaces may be issued from several threads and take turns on the layer's threads.
+class MoeLayer {
+ public:
+  /// Layer `index` of a checkpoint (its own layer index, not a running number).
+  /// Errors: UsageError for bad weights or options; CannotServe when no leaf can.
+  static MoeLayer from_checkpoint(const Checkpoint& checkpoint, std::int64_t index,
+                                  const BuildOptions& options);
+  /// A published shape with seeded random weights.
+  static MoeLayer from_preset(std::string_view preset, const BuildOptions& options);
+  /// The caller's own arrays.
+  static MoeLayer from_arrays(const LayerArrays& arrays, const BuildOptions& options);
+
+  MoeLayer(MoeLayer&&) noexcept;
+  MoeLayer& operator=(MoeLayer&&) noexcept;
+  ~MoeLayer();
+
+  /// The complete problem, with the format and modes that the layer really has.
+  const Problem& problem() const;
+  /// Identity of the leaf that runs the routed experts.
+  std::string leaf() const;
+  /// The resolution report as canonical JSON.
+  std::string report_json() const;
+  /// Notices of loading and conversion, e.g. "F32 weights rounded to bf16".
+  const std::vector<std::string>& notices() const;
+  /// Bytes of one routed expert as its format stores it (not as packed), scales included.
+  std::int64_t expert_stored_bytes() const;
+  /// Bytes of memory that the packed weights take.
+  std::int64_t packed_bytes() const;
+  /// Threads that a forward uses.
+  int threads() const;
+
+  /// Workspace that a forward of up to `max_tokens` tokens needs. Units: bytes, 64-byte aligned.
+  std::size_t workspace_bytes(std::int64_t max_tokens) const;
+  /// Runs the layer; allocates nothing. Errors: UsageError for a broken argument, and the layer
+  /// stays good for the next call.
+  void forward(const ForwardArgs& args) const;
+
+  /// The implementation, for the library's own judges.
+  const layer::Layer& impl() const;
+
+ private:
+  struct State;
+  explicit MoeLayer(std::unique_ptr<State> state);
+  friend struct LayerBuilder;
+  std::unique_ptr<State> state_;
+};
+
+/// No leaf can serve; the text is the one-line verdict, report_json() the whole report.
+class CannotServe : public Error {
+ public:
+  CannotServe(const std::string& what, std::string report)
+      : Error(what), report_(std::move(report)) {}
+  /// The complete resolution report as canonical JSON.
+  const std::string& report_json() const { return report_; }
+
+ private:
+  std::string report_;
+};
+
+}  // namespace switchyard

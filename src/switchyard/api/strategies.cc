@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/strategies.h"
+
+#include <algorithm>
+#include <array>
+
+#include "switchyard/api/machine.h"
+#include "switchyard/base/check.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/resolve/switches.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::string_view kCommSwitch = "SWITCHYARD_COMM";
+constexpr std::array<std::string_view, 7> kExchanges = {
+    "all_gather", "one_sided", "two_sided", "expert_major", "compact", "nccl", "fused"};
+
+resolve::StrategyVerdict not_built(std::string_view strategy) {
+  return {std::string(strategy), Reject::kPathNotEnabled,
+          cat("strategy ", strategy,
+              " is not built in this version, which runs every layer on one rank")};
+}
+
+}  // namespace
+
+std::string to_strategy(std::string_view name) {
+  for (const resolve::Switch& row : resolve::switch_table())
+    if (row.name == kCommSwitch) return row.canonical("communication strategy", name);
+  throw InternalError(cat("the switch table has no ", kCommSwitch));
+}
+
+namespace api {
+
+std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deployment,
+                                                       std::string_view comm) {
+  std::string pinned = comm.empty() ? "auto" : to_strategy(comm);
+  if (pinned != "auto") return {not_built(pinned)};
+  if (deployment.ranks() == 1) return {};
+  if (!deployment.attention_dp()) return {not_built("all_reduce")};
+  std::vector<resolve::StrategyVerdict> out;
+  for (std::string_view name : kExchanges) out.push_back(not_built(name));
+  return out;
+}
+
+std::vector<resolve::StrategyVerdict> judge_all_strategies() {
+  std::vector<resolve::StrategyVerdict> out;
+  for (std::string_view name : kExchanges) out.push_back(not_built(name));
+  out.push_back(not_built("all_reduce"));
+  return out;
+}
+
+}  // namespace api
+}  // namespace switchyard

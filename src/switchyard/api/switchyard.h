@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The library's front door: everything that an inference engine or the command includes.
+
+#include "switchyard/api/checkpoint.h"
+#include "switchyard/api/judge.h"
+#include "switchyard/api/machine.h"
+#include "switchyard/api/moe_layer.h"
+#include "switchyard/base/version.h"
+#include "switchyard/core/preset.h"

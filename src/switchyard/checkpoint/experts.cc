@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/checkpoint/experts.h"
+
+#include "switchyard/base/check.h"
+#include "switchyard/checkpoint/config.h"
+#include "switchyard/checkpoint/linear.h"
+#include "switchyard/checkpoint/stacked.h"
+
+namespace switchyard::checkpoint {
+namespace {
+
+/// Module names of one expert below `folder`; gate is empty for kinds with one projection.
+struct Projections {
+  std::string gate, up, down;
+};
+
+Projections projections(const Family& family, std::string_view folder, std::size_t alternative) {
+  auto pick = [&](std::string_view names) {
+    return names.empty() ? std::string() : cat(folder, ".", alternatives(names).at(alternative));
+  };
+  return {pick(family.gate), pick(family.up), pick(family.down)};
+}
+
+BiasSource find_bias(BlockReader& reader, const std::string& base, std::int64_t count) {
+  const Tensor* t = reader.want(base + ".bias",
+                                {{TensorType::kF32, TensorType::kBf16, TensorType::kF16}, {count}});
+  return t ? BiasSource{t->bytes.data(), t->type, count, 1} : BiasSource{};
+}
+
+std::optional<ExpertSources> find_expert(BlockReader& reader, const Projections& names,
+                                         std::int64_t hidden, std::int64_t inter, bool bias,
+                                         const Scheme& scheme) {
+  ExpertSources out;
+  if (!names.gate.empty()) {
+    out.gate = find_linear(reader, names.gate, inter, hidden, scheme);
+    if (bias) out.gate_bias = find_bias(reader, names.gate, inter);
+  }
+  auto up = find_linear(reader, names.up, inter, hidden, scheme);
+  auto down = find_linear(reader, names.down, hidden, inter, scheme);
+  if (bias) {
+    out.up_bias = find_bias(reader, names.up, inter);
+    out.down_bias = find_bias(reader, names.down, hidden);
+  }
+  if (!up || !down || (!names.gate.empty() && !out.gate)) return {};
+  out.up = std::move(*up);
+  out.down = std::move(*down);
+  return out;
+}
+
+/// Every projection of one expert must have `scheme`: a layer runs in one format.
+void check_uniform(const BlockContext& c, const Projections& names, const Scheme& scheme) {
+  for (const std::string* name : {&names.gate, &names.up, &names.down}) {
+    if (name->empty()) continue;
+    std::string module = cat(c.reader.block(), ".", *name);
+    Scheme own = c.quantization.scheme_of(module);
+    if (own == scheme) continue;
+    c.reader.fault(
+        FindingKind::kContradiction, module,
+        cat("module '", module, "' is declared ", own.format, " and its neighbours ", scheme.format,
+            "; the routed experts of one layer must share a format, change the exclude list"));
+  }
+}
+
+void check_elements(const BlockContext& c, const std::vector<ExpertSources>& experts) {
+  const formats::WeightLayout& first = experts.front().up.layout;
+  for (const ExpertSources& e : experts)
+    for (const WeightSource* w : {e.gate ? &*e.gate : &e.up, &e.up, &e.down})
+      if (w->layout != first)
+        return c.reader.fault(
+            FindingKind::kMistyped, w->name,
+            cat("tensor '", w->name, "' is ", formats::to_string(w->layout.element), " and '",
+                experts.front().up.name, "' is ", formats::to_string(first.element),
+                "; the routed experts of one layer must share a type"));
+}
+
+std::string strip_weight(std::string_view name) {
+  if (name.ends_with(".weight")) name.remove_suffix(7);
+  return std::string(name);
+}
+
+}  // namespace
+
+ExpertSpelling find_spelling(const Family& family, const BlockReader& reader,
+                             std::int64_t num_experts) {
+  std::size_t count = alternatives(family.up).size();
+  for (std::int64_t e = 0; e < num_experts; ++e) {
+    for (std::size_t a = 0; a < count; ++a) {
+      Projections p = projections(family, cat("experts.", e), a);
+      if (reader.any(p.up + ".") || reader.any(p.down + ".")) return {false, a};
+    }
+    if (e == 0 && (reader.peek(family.stacked_up) || reader.peek(family.stacked_down)))
+      return {true, 0};
+    if (e == 0 && family.mxfp4_blocks && reader.any("experts.")) return {true, 0};
+  }
+  return {family.stacked_by_default, 0};
+}
+
+Scheme routed_scheme(const Family& family, const Quantization& quantization,
+                     const std::string& block, const ExpertSpelling& spelling) {
+  if (!spelling.stacked)
+    return quantization.scheme_of(
+        cat(block, ".", projections(family, "experts.0", spelling.alternative).up));
+  return quantization.scheme_of(
+      cat(block, ".", strip_weight(alternatives(family.stacked_up).front())));
+}
+
+std::vector<ExpertSources> find_experts(const BlockContext& c, const ExpertSpelling& spelling,
+                                        const Scheme& scheme) {
+  const Problem& p = c.problem;
+  std::vector<ExpertSources> out;
+  if (spelling.stacked) {
+    out = find_stacked(c, scheme);
+  } else {
+    for (std::int64_t e = 0; e < p.num_experts(); ++e) {
+      Projections names = projections(c.family, cat("experts.", e), spelling.alternative);
+      check_uniform(c, names, scheme);
+      auto expert = find_expert(c.reader, names, p.expert_hidden(), p.inter, p.expert_bias, scheme);
+      if (expert) out.push_back(std::move(*expert));
+    }
+  }
+  if (std::int64_t(out.size()) != p.num_experts()) return {};
+  check_elements(c, out);
+  return out;
+}
+
+std::optional<SharedSources> find_shared(const BlockContext& c) {
+  std::size_t count = alternatives(c.family.up).size(), alternative = 0;
+  for (std::size_t a = count; a-- > 0;)
+    if (c.reader.any(projections(c.family, c.family.shared, a).up + ".")) alternative = a;
+  Projections names = projections(c.family, c.family.shared, alternative);
+  SharedSources out;
+  out.scheme = c.quantization.scheme_of(cat(c.reader.block(), ".", names.up));
+  check_uniform(c, names, out.scheme);
+  auto weights =
+      find_expert(c.reader, names, c.problem.hidden, c.problem.shared_inter, false, out.scheme);
+  if (!weights) return {};
+  out.weights = std::move(*weights);
+  return out;
+}
+
+}  // namespace switchyard::checkpoint

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "switchyard/checkpoint/families.h"
+#include "switchyard/checkpoint/quantization.h"
+
+namespace switchyard::checkpoint {
+
+/// The problem of MoE layer `layer` as the family reads the config, in the layer's own scheme.
+/// Errors: UsageError naming file, field, value and limit.
+Problem read_problem(const Family& family, const Config& config, std::int64_t layer,
+                     const Scheme& scheme);
+
+}  // namespace switchyard::checkpoint

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "switchyard/base/span2d.h"
+#include "switchyard/core/environment.h"
+
+namespace switchyard {
+
+/// Caller's routing; exactly one of the two weight fields may be set.
+struct CallerRouting {
+  const std::int32_t* ids = nullptr;        // [tokens, k]; -1 skips
+  const float* weights = nullptr;           // without routed_scaling_factor
+  const float* factored_weights = nullptr;  // the factor is in them already: finalize skips it
+};
+
+/// Output before finalize, for a caller that fuses the rest.
+///
+/// Shapes:  rows [tokens * k, hidden] in the layer's dtype, (token, choice) order; weights [tokens, k]
+///          (1 where the weight is on the input); index [tokens, k] row or -1; shared [tokens, hidden]
+///          in the layer's dtype, or null when the layer has no shared expert.
+struct Unfinalised {
+  void* rows = nullptr;
+  float* weights = nullptr;
+  std::int32_t* index = nullptr;
+  void* shared = nullptr;
+  float pending_factor = 1;  // written: what finalize still has to multiply
+};
+
+/// Stage outputs that a forward writes when asked; the oracle reads them to judge code flips.
+///
+/// Shapes:  inter [tokens * choices, inter] dequantised input of FC2, rows in (token, choice) order
+///          (fused shared experts count as choices); rows of skipped choices stay as they were.
+struct StageCapture {
+  double* inter = nullptr;
+};
+
+/// What really ran, written by the forward itself; a test compares it with the plan.
+struct Trace {
+  std::string leaf;         // identity of what executed the routed experts
+  std::string shared_leaf;  // of the shared expert; empty when there is none or it is fused
+  CpuIsa isa = CpuIsa::kPortable;
+  bool routed_here = false;
+  bool fused_shared = false;
+};
+
+/// One call.
+///
+/// Shapes:  hidden [tokens, H] with stride, in the layer's dtype; logits [tokens, E+Z] fp32 or empty
+///          (then the router computes them); token_ids [tokens] where routing needs them; out
+///          [tokens, H] with stride or null; expert_counts [E+Z] added to, or null.
+struct ForwardArgs {
+  std::int64_t tokens = 0;
+  const void* hidden = nullptr;
+  std::int64_t hidden_stride = 0;
+  Span2d<const float> logits;
+  const std::int64_t* token_ids = nullptr;
+  CallerRouting routing;
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+  Unfinalised* unfinalised = nullptr;
+  std::int64_t* expert_counts = nullptr;
+  std::int32_t* ids_out = nullptr;    // [tokens, k] chosen ids, or null
+  float* weights_out = nullptr;       // [tokens, k], or null
+  StageCapture* capture = nullptr;
+  Trace* trace = nullptr;
+  std::span<std::byte> workspace;
+};
+
+}  // namespace switchyard

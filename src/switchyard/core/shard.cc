@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/core/shard.h"
+
+#include <algorithm>
+
+namespace switchyard {
+
+std::int64_t tp_shard_width(std::int64_t inter, std::int64_t tp) {
+  if (tp == 1) return inter;
+  std::int64_t cut = (inter + tp - 1) / tp;
+  return (cut + kShardMultiple - 1) / kShardMultiple * kShardMultiple;
+}
+
+Shard tp_shard(std::int64_t inter, std::int64_t tp, std::int64_t rank) {
+  std::int64_t width = tp_shard_width(inter, tp), begin = std::min(rank * width, inter);
+  return {begin, std::min(width, inter - begin)};
+}
+
+Shard ep_shard(std::int64_t slots, std::int64_t ep, std::int64_t rank) {
+  std::int64_t share = slots / ep, larger = slots % ep;
+  return {rank * share + std::min(rank, larger), share + (rank < larger ? 1 : 0)};
+}
+
+}  // namespace switchyard

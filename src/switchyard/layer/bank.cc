@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/layer/bank.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "switchyard/base/check.h"
+
+namespace switchyard::layer {
+namespace {
+
+/// Static input scales as the experts declare them; NaN marks a missing one.
+struct DeclaredScales {
+  std::vector<float> fc1, fc2;
+};
+
+void note_scales(const checkpoint::ExpertWeights& e, std::int64_t i, DeclaredScales& out) {
+  constexpr float kMissing = -1;
+  float up = e.up.input_scale.value_or(kMissing);
+  float gate = e.gate ? e.gate->input_scale.value_or(kMissing) : up;
+  out.fc1[std::size_t(i)] = std::min(up, gate) == kMissing ? kMissing : std::max(up, gate);
+  out.fc2[std::size_t(i)] = e.down.input_scale.value_or(kMissing);
+}
+
+bool any_missing(const std::vector<float>& scales) {
+  return std::any_of(scales.begin(), scales.end(), [](float s) { return s < 0; });
+}
+
+}  // namespace
+
+formats::ActivationQuant effective_quant(formats::ActivationQuant declared, ActivationMode mode) {
+  if (mode == ActivationMode::kBf16) return formats::ActivationQuant::kNone;
+  if (mode == ActivationMode::kF32) return formats::ActivationQuant::kF32;
+  return declared;
+}
+
+ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
+                      const checkpoint::ExpertSource& source, const Activation& activation,
+                      const LayerOptions& options, bool& missing_scale) {
+  ensure(leaf.ffn != nullptr, "leaf ", leaf.id.str(), " has no kernels, yet it was chosen");
+  ExpertBank bank{.shape = shape, .layout = leaf.ffn->layout(shape), .packed = {}, .scales = {},
+                  .activation = {}};
+  const std::int64_t bytes = shape.experts * std::int64_t(bank.layout.bytes);
+  require(options.memory_bytes == 0 || bytes < options.memory_bytes, "the packed experts need ", bytes,
+          " bytes (", shape.experts, " experts of ", bank.layout.bytes, "), ", options.memory_bytes,
+          " are available; choose a format with fewer bits or a smaller layer");
+  bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
+  DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
+                          std::vector<float>(std::size_t(shape.experts))};
+  std::mutex progress_lock;
+  std::int64_t done = 0;
+  options.pool->for_each(shape.experts, [&](std::int64_t e, int) {
+    const checkpoint::ExpertWeights expert = source(e);
+    note_scales(expert, e, declared);
+    leaf.ffn->pack(shape, bank.layout, expert, 1.0f,
+                   bank.packed.bytes().subspan(std::size_t(e) * bank.layout.bytes, bank.layout.bytes));
+    std::lock_guard lock(progress_lock);
+    if (options.progress) options.progress(++done, shape.experts);
+  });
+  for (std::int64_t e = 0; e < shape.experts; ++e) bank.activation.push_back(lower(activation, e));
+  bank.scales.fc2.assign(std::size_t(shape.experts), 1.0f);
+  missing_scale = formats::is_static(shape.quant) &&
+                  (any_missing(declared.fc1) || any_missing(declared.fc2));
+  if (formats::is_static(shape.quant) && !missing_scale)
+    set_static_scales(bank, {*std::max_element(declared.fc1.begin(), declared.fc1.end()), declared.fc2});
+  return bank;
+}
+
+void set_static_scales(ExpertBank& bank, StaticScales scales) {
+  ensure(std::int64_t(scales.fc2.size()) == bank.shape.experts, "static scales for ",
+         scales.fc2.size(), " experts, the bank holds ", bank.shape.experts);
+  constexpr std::size_t kFc2Scale = 3 * sizeof(float);  // behind the three alphas
+  for (std::size_t e = 0; e < scales.fc2.size(); ++e)
+    std::memcpy(bank.packed.data() + e * bank.layout.bytes + bank.layout.floats + kFc2Scale,
+                &scales.fc2[e], sizeof(float));
+  bank.scales = std::move(scales);
+}
+
+}  // namespace switchyard::layer

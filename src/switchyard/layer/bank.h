@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "switchyard/layer/layer.h"
+
+namespace switchyard::layer {
+
+/// Packs `source`'s experts for `leaf` and gathers their static input scales.
+///
+/// missing_scale is set when a static quantiser has an expert without its scale; the bank's scales
+/// are then 1 until set_static_scales().
+/// Errors:  UsageError for an expert that does not fit `shape`.
+ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
+                      const checkpoint::ExpertSource& source, const Activation& activation,
+                      const LayerOptions& options, bool& missing_scale);
+
+/// Replaces the static scales of a packed bank.
+///
+/// Shapes:  scales.fc2 [experts].
+void set_static_scales(ExpertBank& bank, StaticScales scales);
+
+/// The activation quantiser that really runs: the format's, or none or f32 by the mode.
+formats::ActivationQuant effective_quant(formats::ActivationQuant declared, ActivationMode mode);
+
+}  // namespace switchyard::layer

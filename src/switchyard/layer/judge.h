@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switchyard/layer/layer.h"
+
+namespace switchyard::layer {
+
+/// The error budgets of one quantiser, in rel L2.
+struct Budgets {
+  double oracle = 0;  // against the oracle with the same requantisation points
+  double output = 0;  // against an output computed with unquantised activations
+};
+
+/// The budgets that hold on the CPU. Source: DESIGN rule 12.
+Budgets budgets_of(formats::ActivationQuant quant);
+
+/// Share of the second quantiser's codes that may differ from the oracle's.
+inline constexpr double kCodeFlips = 1e-4;
+
+/// ||y - r|| / ||r||; 0/0 counts as 0, a NaN anywhere gives NaN.
+double rel_l2(const double* y, const double* r, std::size_t size);
+
+/// Tokens to judge a layer on.
+///
+/// Shapes:  hidden [tokens, H] fp32 dense; rounded to the layer's dtype before use. logits may be empty.
+struct JudgeArgs {
+  std::int64_t tokens = 0;
+  const float* hidden = nullptr;
+  const std::int64_t* token_ids = nullptr;
+  Span2d<const float> logits;
+};
+
+/// The leaf's output and how far it is from the oracle's.
+///
+/// Shapes:  out [tokens, H], the leaf's own values; ids [tokens, k].
+struct Judgement {
+  std::vector<double> out;
+  std::vector<std::int32_t> ids;
+  double rel_l2_oracle = 0;
+  std::int64_t ids_differing = 0, ids_near_tie = 0;
+  std::int64_t codes = 0, codes_differing = 0;
+
+  /// Within the budget, no id wrong, few enough code flips.
+  bool ok(const Budgets& budgets) const;
+};
+
+/// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of the second quantiser
+/// are compared with the oracle fed the leaf's own codes, and counted.
+Judgement judge(const Layer& layer, const JudgeArgs& args);
+
+}  // namespace switchyard::layer

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/layer/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "switchyard/layer/fused_shared.h"
+#include "switchyard/ops/route/route.h"
+#include "switchyard/ops/route/router_gemm.h"
+
+namespace switchyard::layer {
+namespace {
+
+struct Choice {
+  std::vector<std::int32_t> ids;  // [tokens, k]
+  std::vector<float> weights;
+  std::vector<double> gaps;       // [tokens]
+};
+
+Choice choose(const Layer& layer, const OracleArgs& a) {
+  const Problem& p = layer.problem();
+  const checkpoint::RouterWeights& w = layer.weights().router;
+  const std::int64_t experts = p.num_experts() + p.routing.zero_experts, k = p.top_k();
+  std::vector<float> own;
+  Span2d<const float> logits = a.logits;
+  if (logits.data == nullptr) {
+    own.resize(std::size_t(a.tokens * experts));
+    logits = {own.data(), a.tokens, experts, experts};
+    ops::router_gemm_ref({.dtype = Dtype::kF32, .x = a.hidden, .x_stride = p.hidden, .hidden = p.hidden,
+                          .weight = w.weight.data(),
+                          .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                          .logits = {own.data(), a.tokens, experts, experts}});
+  }
+  Choice c{std::vector<std::int32_t>(std::size_t(a.tokens * k)),
+           std::vector<float>(std::size_t(a.tokens * k)), std::vector<double>(std::size_t(a.tokens))};
+  const ops::RouteArgs route{
+      .logits = logits,
+      .spec = &p.routing,
+      .choice_bias = w.choice_bias.empty() ? nullptr : w.choice_bias.data(),
+      .per_expert_scale = w.per_expert_scale.empty() ? nullptr : w.per_expert_scale.data(),
+      .hash_table = w.hash_table.empty() ? nullptr : w.hash_table.data(),
+      .vocab = w.vocab,
+      .token_ids = a.token_ids,
+      .ids = {c.ids.data(), a.tokens, k, k},
+      .weights = {c.weights.data(), a.tokens, k, k}};
+  ops::route_ref(route);
+  ops::route_gaps(route, c.gaps.data());
+  return c;
+}
+
+bool same_row(const std::int32_t* a, const std::int32_t* b, std::int64_t k) {
+  return std::equal(a, a + k, b);
+}
+
+void compare_ids(const OracleArgs& a, const Choice& c, std::int64_t k, OracleResult& out) {
+  for (std::int64_t t = 0; t < a.tokens && a.leaf_ids != nullptr; ++t) {
+    const bool near = c.gaps[std::size_t(t)] <= kNearTie;
+    const bool same = same_row(c.ids.data() + t * k, a.leaf_ids + t * k, k);
+    out.ids_near_tie += near;
+    out.ids_differing += !near && !same;
+    if (near && !same) out.swapped.push_back(t);
+  }
+}
+
+double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+
+/// The shared expert's rows, gate applied; empty when the layer has none of its own.
+std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
+  const ExpertBank* bank = layer.shared();
+  if (bank == nullptr) return {};
+  const std::int64_t h = layer.problem().hidden;
+  const checkpoint::SharedExpert& shared = *layer.weights().shared;
+  const checkpoint::ExpertSource source = [&](std::int64_t) { return shared.weights; };
+  std::vector<std::int32_t> ids(std::size_t(a.tokens), 0);
+  std::vector<float> ones(std::size_t(a.tokens), 1.0f);
+  std::vector<double> rows(std::size_t(a.tokens * h));
+  ops::grouped_ffn_ref({.shape = &bank->shape, .expert = &source, .fc1_input_scale = bank->scales.fc1,
+                        .fc2_input_scale = bank->scales.fc2.data(),
+                        .activation = bank->activation.data(), .tokens = a.tokens, .x = a.hidden,
+                        .ids = ids.data(), .weights = ones.data(), .rows = rows.data(),
+                        .pool = layer.options().pool.get()});
+  for (std::int64_t t = 0; t < a.tokens && !shared.gate.empty(); ++t) {
+    double z = 0;
+    for (std::int64_t i = 0; i < h; ++i)
+      z += double(a.hidden[t * h + i]) * double(shared.gate[std::size_t(i)]);
+    for (std::int64_t i = 0; i < h; ++i) rows[std::size_t(t * h + i)] *= sigmoid(z);
+  }
+  return rows;
+}
+
+/// Choices of the packed bank: routing's, then the fused shared experts with weight 1.
+Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
+  const std::int64_t k = layer.problem().top_k(), width = layer.routed().shape.top_k;
+  Choice out{std::vector<std::int32_t>(std::size_t(tokens * width)),
+             std::vector<float>(std::size_t(tokens * width), 1.0f), {}};
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < width; ++j) {
+      const std::size_t at = std::size_t(t * width + j);
+      out.ids[at] = j < k ? c.ids[std::size_t(t * k + j)]
+                          : std::int32_t(layer.problem().num_experts() + j - k);
+      if (j < k) out.weights[at] = c.weights[std::size_t(t * k + j)];
+    }
+  return out;
+}
+
+}  // namespace
+
+OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
+  const ExpertBank& bank = layer.routed();
+  OracleResult result;
+  const Choice own = choose(layer, a);
+  compare_ids(a, own, layer.problem().top_k(), result);
+  const Choice c = extend(layer, own, a.tokens);
+  const std::vector<double> shared = shared_rows(layer, a);
+  const checkpoint::ExpertSource source =
+      layer.options().fuse_shared ? with_fused_shared(layer.weights()) : layer.weights().expert;
+  result.ids = c.ids;
+  result.out.resize(std::size_t(a.tokens * layer.problem().hidden));
+  result.inter.resize(c.ids.size() * std::size_t(bank.shape.inter));
+  ops::grouped_ffn_ref({.shape = &bank.shape, .expert = &source, .fc1_input_scale = bank.scales.fc1,
+                        .fc2_input_scale = bank.scales.fc2.data(),
+                        .activation = bank.activation.data(), .tokens = a.tokens, .x = a.hidden,
+                        .ids = c.ids.data(), .weights = c.weights.data(),
+                        .factor = double(layer.problem().routed_scaling_factor),
+                        .addend = shared.empty() ? nullptr : shared.data(), .out = result.out.data(),
+                        .inter_out = result.inter.data(), .inter_in = a.leaf_inter,
+                        .use_inter = a.use_leaf_inter, .pool = layer.options().pool.get()});
+  return result;
+}
+
+}  // namespace switchyard::layer

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/leaves/gate.h"
+
+#include "switchyard/core/gates.h"
+
+namespace switchyard::leaves {
+namespace {
+
+Eligibility require_shapes(const FormatSpec& spec, const Problem& p, const Deployment& d) {
+  bool four_bit = formats::bits_of(spec.weights.element) == 4;
+  return first_reject({four_bit ? require_even_widths(p) : Eligibility::yes(),
+                       require_tp_shards(p, d), require_slots(p, d), require_no_lora(d)});
+}
+
+Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
+  if (spec.cuda_ffn != nullptr) return Eligibility::yes();
+  return Eligibility::no(
+      Reject::kPathNotEnabled,
+      cat("no CUDA kernels of ", show_format(spec.format),
+          " are built in this version (asked for sm ", d.env.sm, "); use the cpu leaf"));
+}
+
+}  // namespace
+
+Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
+  return first_reject(
+      {require_quant(p, spec.format), require_device(d, Device::kCpu), require_shapes(spec, p, d)});
+}
+
+Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
+  return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
+                       require_dep(d, "cuda"), require_sm(d, 90),
+                       require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
+                       require_shapes(spec, p, d), require_kernels(spec, d)});
+}
+
+}  // namespace switchyard::leaves

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/leaves/gate.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+
+namespace switchyard::leaves {
+namespace {
+
+constexpr FormatSpec kSpec{
+    .format = "w4a16_mxfp4",
+    .doc = "E2M1 weights with one E8M0 scale per 32, activations in the hidden dtype.",
+    .weights = {.element = formats::Element::kE2m1,
+                .scale = formats::ScaleType::kE8m0,
+                .block_rows = 1,
+                .block_cols = 32},
+    .activation = formats::ActivationQuant::kNone,
+    .cpu_ffn = &ops::kPanelFfnCpu,
+    .cuda_ffn = nullptr,
+};
+
+}  // namespace
+
+/// The leaves of format "w4a16_mxfp4".
+const FormatLeaves& w4a16_mxfp4() {
+  static constexpr FormatLeaves kLeaves = make_leaves<kSpec>();
+  return kLeaves;
+}
+
+}  // namespace switchyard::leaves

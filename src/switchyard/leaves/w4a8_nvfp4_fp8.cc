@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/leaves/gate.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+
+namespace switchyard::leaves {
+namespace {
+
+constexpr FormatSpec kSpec{
+    .format = "w4a8_nvfp4_fp8",
+    .doc =
+        "E2M1 weights with one E4M3 scale per 32 and one fp32 scale per tensor, E4M3 activations "
+        "with one static scale.",
+    .weights = {.element = formats::Element::kE2m1,
+                .scale = formats::ScaleType::kE4m3,
+                .block_rows = 1,
+                .block_cols = 32,
+                .global_scale = true},
+    .activation = formats::ActivationQuant::kFp8Tensor,
+    .cpu_ffn = &ops::kPanelFfnCpu,
+    .cuda_ffn = nullptr,
+};
+
+}  // namespace
+
+/// The leaves of format "w4a8_nvfp4_fp8".
+const FormatLeaves& w4a8_nvfp4_fp8() {
+  static constexpr FormatLeaves kLeaves = make_leaves<kSpec>();
+  return kLeaves;
+}
+
+}  // namespace switchyard::leaves

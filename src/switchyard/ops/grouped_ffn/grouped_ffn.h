@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "switchyard/base/dtype.h"
+#include "switchyard/base/span2d.h"
+#include "switchyard/base/thread_pool.h"
+#include "switchyard/checkpoint/layer_weights.h"
+#include "switchyard/core/activation.h"
+#include "switchyard/core/environment.h"
+#include "switchyard/core/forward.h"
+#include "switchyard/formats/matrix.h"
+#include "switchyard/ops/grouped_gemm/panel.h"
+
+namespace switchyard::ops {
+
+/// What a grouped expert FFN computes, apart from values: the key of packing and of workspace.
+///
+/// Units:   widths in elements; `experts` counts the packed ones (slots under EPLB).
+struct FfnShape {
+  std::int64_t hidden = 0;
+  std::int64_t inter = 0;
+  std::int64_t experts = 0;
+  std::int64_t zero_experts = 0;  // ids experts .. experts + zero_experts - 1 return the token
+  std::int64_t top_k = 0;
+  std::int64_t unscaled_choices = 0;  // the last ones: added after the factor (fused shared experts)
+  bool gated = true;
+  bool bias = false;
+  bool weight_on_input = false;
+  formats::WeightLayout weights;
+  formats::ActivationQuant quant = formats::ActivationQuant::kNone;  // in front of both GEMMs
+  Dtype dtype = Dtype::kBf16;  // what kNone rounds to
+};
+
+/// Byte offsets of one packed expert; every part starts on a 64-byte boundary.
+///
+/// Shapes:  floats: alphas of gate, up and down, then FC2's static input scale; biases padded to whole
+///          panels, absent ones take no bytes.
+struct ExpertLayout {
+  PanelLayout fc1;  // gate, and up in the same shape
+  PanelLayout fc2;
+  std::size_t gate_codes = 0, gate_scales = 0, up_codes = 0, up_scales = 0;
+  std::size_t down_codes = 0, down_scales = 0;
+  std::size_t floats = 0, gate_bias = 0, up_bias = 0, down_bias = 0;
+  std::size_t bytes = 0;
+};
+
+/// The packed geometry of each expert of `shape`.
+/// Errors: UsageError when the weight layout has no panel codec.
+ExpertLayout expert_layout(const FfnShape& shape);
+
+/// Packs one canonical expert. Public and repeatable: source and destination, never in place.
+///
+/// Shapes:  packed [layout.bytes], starting on a 64-byte boundary.
+/// Units:   fc2_input_scale multiplies (dequantises); 1 when the quantiser is not static.
+/// Errors:  UsageError when a matrix does not have the shape or layout that `shape` says.
+void pack_expert(const FfnShape& shape, const ExpertLayout& layout,
+                 const checkpoint::ExpertWeights& expert, float fc2_input_scale,
+                 std::span<std::byte> packed);
+
+/// One forward of routed (or shared) experts: quantise, FC1, activation, quantise, FC2, combine.
+///
+/// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside, the
+/// sum in choice order; unscaled choices join after the factor. With `rows` set, the unweighted expert rows are written instead, rounded once.
+/// Shapes:  x [tokens, hidden] with x_stride; ids, weights [tokens, top_k] dense; addend [tokens, hidden]
+///          dense or null; out [tokens, hidden] with out_stride, or null; rows [tokens * top_k, hidden]
+///          dense or null; workspace as ffn_workspace_bytes() says. tokens may be 0; id -1 skips.
+/// Units:   strides in elements.
+/// Errors:  UsageError for an id out of range or a workspace that is too small.
+struct FfnArgs {
+  const FfnShape* shape = nullptr;
+  const ExpertLayout* layout = nullptr;
+  const std::byte* packed = nullptr;  // [experts, layout->bytes]
+  float fc1_input_scale = 1;
+  const ActivationParams* activation = nullptr;  // [experts]
+  std::int64_t tokens = 0;
+  Dtype x_dtype = Dtype::kBf16;
+  const void* x = nullptr;
+  std::int64_t x_stride = 0;
+  const std::int32_t* ids = nullptr;
+  const float* weights = nullptr;
+  float factor = 1;
+  const float* addend = nullptr;
+  Dtype out_dtype = Dtype::kBf16;
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+  Dtype rows_dtype = Dtype::kBf16;
+  void* rows = nullptr;
+  StageCapture* capture = nullptr;
+  ThreadPool* pool = nullptr;
+  CpuIsa isa = CpuIsa::kPortable;
+  std::span<std::byte> workspace;
+
+  void check() const;
+};
+
+/// Bytes of workspace that a forward of up to `max_tokens` tokens needs.
+std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
+                                std::int64_t max_tokens, int threads);
+
+/// The CPU twin: every format, one panel GEMM per instruction tier. Allocates nothing.
+void grouped_ffn_cpu(const FfnArgs& args);
+
+/// How a leaf's format is executed on one device; a leaf points at one.
+struct ExpertFfn {
+  ExpertLayout (*layout)(const FfnShape&);
+  void (*pack)(const FfnShape&, const ExpertLayout&, const checkpoint::ExpertWeights&, float,
+               std::span<std::byte>);
+  std::size_t (*workspace_bytes)(const FfnShape&, const ExpertLayout&, std::int64_t, int);
+  void (*forward)(const FfnArgs&);
+};
+
+/// The panel kernels, which serve every format of the CPU.
+inline constexpr ExpertFfn kPanelFfnCpu{expert_layout, pack_expert, ffn_workspace_bytes,
+                                        grouped_ffn_cpu};
+
+/// The oracle: plain loops in double on the canonical (not the packed) weights.
+///
+/// Shapes:  x [tokens, hidden] fp32, dense, holding the unrounded input; out [tokens, hidden] or null;
+///          rows [tokens * top_k, hidden] or null; inter [tokens * top_k, inter], written when
+///          inter_out is set; a row is read instead of computed where inter_in is set and use_inter
+///          says so (null: all).
+/// Units:   everything double but the quantisers, which are the format's own on float.
+struct FfnRefArgs {
+  const FfnShape* shape = nullptr;
+  const checkpoint::ExpertSource* expert = nullptr;
+  float fc1_input_scale = 1;
+  const float* fc2_input_scale = nullptr;  // [experts]
+  const ActivationParams* activation = nullptr;
+  std::int64_t tokens = 0;
+  const float* x = nullptr;
+  const std::int32_t* ids = nullptr;
+  const float* weights = nullptr;
+  double factor = 1;
+  const double* addend = nullptr;
+  double* out = nullptr;
+  double* rows = nullptr;
+  double* inter_out = nullptr;
+  const double* inter_in = nullptr;
+  const std::uint8_t* use_inter = nullptr;  // [tokens * top_k], non-zero: read inter_in
+  ThreadPool* pool = nullptr;               // null: the calling thread alone
+};
+
+/// Runs the oracle; may allocate, is slow, shares no kernel with the twins.
+void grouped_ffn_ref(const FfnRefArgs& args);
+
+}  // namespace switchyard::ops

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/float_env.h"
+#include "switchyard/ops/activation/activation.h"
+#include "switchyard/ops/grouped_ffn/ffn_plan.h"
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+#include "switchyard/ops/quantize/quantize.h"
+
+namespace switchyard::ops {
+namespace {
+
+using formats::ActivationQuant;
+
+struct QuantizeJob {
+  const float* x;
+  std::int64_t cols;
+  std::int64_t row;  // of `out`
+  float static_scale;
+  const QuantizedRows* out;
+};
+
+/// One forward's state; every member function is one stage.
+class Forward {
+ public:
+  explicit Forward(const FfnArgs& a)
+      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)) {
+    Arena arena(a.workspace);
+    b_ = take_buffers(arena, s_, l_, sizes_, a.pool->size());
+    gemm_ = a.isa >= CpuIsa::kAvx512 ? panel_gemm_avx512 : panel_gemm_portable;
+  }
+
+  void run() {
+    active_ = sort_rows(a_, b_);
+    a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
+    fc1_chunks_ = (l_.fc1.panels() + sizes_.fc1_chunk - 1) / sizes_.fc1_chunk;
+    a_.pool->for_each(active_ * fc1_chunks_, [this](std::int64_t i, int m) { fc1_task(i, m); });
+    a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
+                      [this](std::int64_t i, int) { quantize_inter(i); });
+    const std::int64_t chunks = (l_.fc2.panels() + sizes_.fc2_chunk - 1) / sizes_.fc2_chunk;
+    a_.pool->for_each(chunks, [this](std::int64_t i, int m) { fc2_task(i, m); });
+  }
+
+ private:
+  const float* floats_of(std::int64_t e) const {
+    return reinterpret_cast<const float*>(expert(e) + l_.floats);
+  }
+  const std::byte* expert(std::int64_t e) const { return a_.packed + e * std::int64_t(l_.bytes); }
+
+  PanelMatrix matrix(std::int64_t e, const PanelLayout& layout, std::size_t codes,
+                     std::size_t scales, int alpha, std::size_t bias) const {
+    return {.layout = layout,
+            .codes = expert(e) + codes,
+            .scales = expert(e) + scales,
+            .alpha = floats_of(e)[alpha],
+            .bias = s_.bias ? reinterpret_cast<const float*>(expert(e) + bias) : nullptr};
+  }
+
+  const void* token(std::int64_t t) const {
+    return static_cast<const std::byte*>(a_.x) + t * a_.x_stride * std::int64_t(size_of(a_.x_dtype));
+  }
+
+  void quantize(const QuantizeJob& job) const {
+    const QuantizedRows& q = *job.out;
+    const std::int64_t at = job.row * q.stride;
+    if (sizes_.floats) return quantize_to_floats(job, q.floats.data() + at);
+    quantize_row_cpu({.kind = s_.quant,
+                      .x = job.x,
+                      .cols = job.cols,
+                      .static_scale = job.static_scale,
+                      .values = q.pairs.data() + at,
+                      .block_scales = sizes_.block_scales
+                                          ? q.block_scales.data() + job.row * q.scale_stride
+                                          : nullptr,
+                      .row_scale = &q.row_scales[std::size_t(job.row)]});
+    std::fill(q.pairs.data() + at + job.cols, q.pairs.data() + at + q.stride, std::uint16_t(0));
+  }
+
+  void quantize_to_floats(const QuantizeJob& job, float* out) const {
+    for (std::int64_t k = 0; k < job.cols; ++k) {
+      float v = job.x[k];
+      if (s_.quant == ActivationQuant::kNone) round_to_hidden(v);
+      out[k] = v;
+    }
+    std::fill(out + job.cols, out + job.out->stride, 0.0f);
+    job.out->row_scales[std::size_t(job.row)] = 1;
+  }
+
+  void round_to_hidden(float& v) const {
+    if (s_.dtype == Dtype::kFp16) v = fp16_to_float(float_to_fp16(v));
+    if (s_.dtype == Dtype::kBf16) v = bf16_to_float(float_to_bf16(v));
+  }
+
+  void quantize_input(std::int64_t i, int member) {
+    const std::int64_t t = s_.weight_on_input ? i / s_.top_k : i;
+    float* row = b_.stage.data() + member * b_.stage_stride;
+    for (std::int64_t k = 0; k < s_.hidden; ++k) row[k] = load_element(a_.x_dtype, token(t), k);
+    if (s_.weight_on_input)
+      for (std::int64_t k = 0; k < s_.hidden; ++k) row[k] *= a_.weights[i];
+    quantize({row, s_.hidden, i, a_.fc1_input_scale, &b_.x});
+  }
+
+  void fc1_task(std::int64_t task, int member) {
+    const std::int64_t e = b_.active[std::size_t(task / fc1_chunks_)];
+    const std::int64_t begin = task % fc1_chunks_ * sizes_.fc1_chunk;
+    const std::int64_t end = std::min(begin + sizes_.fc1_chunk, l_.fc1.panels());
+    const std::int64_t first = b_.offsets[std::size_t(e)], last = b_.offsets[std::size_t(e) + 1];
+    for (std::int64_t row = first; row < last; row += FfnSizes::kRowBlock)
+      fc1_block(e, begin, end, row, std::min(FfnSizes::kRowBlock, last - row), member);
+  }
+
+  void fc1_block(std::int64_t e, std::int64_t begin, std::int64_t end, std::int64_t row,
+                 std::int64_t rows, int member) {
+    const std::int64_t cols = (end - begin) * kPanelRows;
+    float* gate = b_.tiles.data() + member * b_.tile_stride;
+    float* up = gate + FfnSizes::kRowBlock * cols;
+    PanelMatrix w = matrix(e, l_.fc1, l_.up_codes, l_.up_scales, 1, l_.up_bias);
+    PanelGemmArgs g{.w = &w, .panel_begin = begin, .panel_end = end, .x = b_.x.input(),
+                    .index = b_.input_row.data() + row, .num_rows = rows, .y = up, .y_stride = cols};
+    gemm_(g);
+    if (s_.gated) {
+      w = matrix(e, l_.fc1, l_.gate_codes, l_.gate_scales, 0, l_.gate_bias);
+      g.y = gate;
+      gemm_(g);
+    }
+    const std::int64_t stride = l_.fc1.panels() * kPanelRows;
+    float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
+    const ActivationParams& params = a_.activation[e];
+    activation_cpu({.kind = params,
+                    .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
+                    .up = {up, rows, cols, cols},
+                    .params = &params,
+                    .num_params = 1,
+                    .out = {inter, rows, cols, stride}},
+                   0, rows);
+  }
+
+  void quantize_inter(std::int64_t i) {
+    const std::int64_t e = b_.row_expert[std::size_t(i)];
+    quantize({b_.inter.data() + i * l_.fc1.panels() * kPanelRows, s_.inter, i, floats_of(e)[3],
+              &b_.inter_quant});
+    if (a_.capture != nullptr) capture_row(i);
+  }
+
+  void capture_row(std::int64_t i) const {
+    double* out = a_.capture->inter + std::int64_t(b_.sorted_row[std::size_t(i)]) * s_.inter;
+    const QuantizedRows& q = b_.inter_quant;
+    for (std::int64_t k = 0; k < s_.inter; ++k) {
+      double v = sizes_.floats ? q.floats[std::size_t(i * q.stride + k)]
+                               : bf16_to_float(q.pairs[std::size_t(i * q.stride + k)]);
+      if (sizes_.block_scales) v *= q.block_scales[std::size_t(i * q.scale_stride + k / 128)];
+      out[k] = v * q.row_scales[std::size_t(i)];
+    }
+  }
+
+  void fc2_task(std::int64_t chunk, int member) {
+    const std::int64_t begin = chunk * sizes_.fc2_chunk;
+    const std::int64_t end = std::min(begin + sizes_.fc2_chunk, l_.fc2.panels());
+    const std::int64_t cols = (end - begin) * kPanelRows;
+    float* rows = b_.fc2.data() + member * b_.fc2_stride;
+    for (std::int64_t i = 0; i < active_; ++i) {
+      const std::int64_t e = b_.active[std::size_t(i)];
+      const std::int64_t first = b_.offsets[std::size_t(e)];
+      const PanelMatrix w = matrix(e, l_.fc2, l_.down_codes, l_.down_scales, 2, l_.down_bias);
+      gemm_({.w = &w, .panel_begin = begin, .panel_end = end,
+             .x = b_.inter_quant.input().from_row(first), .index = nullptr, .num_rows = b_.offsets[std::size_t(e) + 1] - first,
+             .y = rows + first * cols, .y_stride = cols});
+    }
+    const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);
+    for (std::int64_t t = 0; t < a_.tokens; ++t) {
+      if (a_.rows != nullptr) write_rows(t, rows, cols, c0, valid);
+      if (a_.out != nullptr) combine(t, rows, cols, c0, valid);
+    }
+  }
+
+  void write_rows(std::int64_t t, const float* rows, std::int64_t cols, std::int64_t c0,
+                  std::int64_t valid) const {
+    for (std::int64_t j = 0; j < s_.top_k; ++j) {
+      const std::int64_t r = t * s_.top_k + j, sorted = b_.sorted_of[std::size_t(r)];
+      const bool zero_expert = a_.ids[r] >= s_.experts;
+      if (sorted < 0 && !zero_expert) continue;
+      for (std::int64_t c = 0; c < valid; ++c)
+        store_element(a_.rows_dtype, a_.rows, r * s_.hidden + c0 + c,
+                      zero_expert ? load_element(a_.x_dtype, token(t), c0 + c)
+                                  : rows[sorted * cols + c]);
+    }
+  }
+
+  void combine(std::int64_t t, const float* rows, std::int64_t cols, std::int64_t c0,
+               std::int64_t valid) const {
+    float sum[kMaxChunkCols] = {};
+    const std::int64_t scaled = s_.top_k - s_.unscaled_choices;
+    for (std::int64_t j = 0; j < s_.top_k; ++j) {
+      if (j == scaled) scale(sum, valid);
+      const std::int64_t r = t * s_.top_k + j, sorted = b_.sorted_of[std::size_t(r)];
+      const float weight = s_.weight_on_input ? 1.0f : a_.weights[r];
+      if (sorted >= 0) {
+        for (std::int64_t c = 0; c < valid; ++c) sum[c] += weight * rows[sorted * cols + c];
+      } else if (a_.ids[r] >= s_.experts) {
+        for (std::int64_t c = 0; c < valid; ++c)
+          sum[c] += a_.weights[r] * load_element(a_.x_dtype, token(t), c0 + c);
+      }
+    }
+    if (s_.unscaled_choices == 0) scale(sum, valid);
+    for (std::int64_t c = 0; c < valid; ++c) {
+      float v = sum[c];
+      if (a_.addend != nullptr) v += a_.addend[t * s_.hidden + c0 + c];
+      store_element(a_.out_dtype, a_.out, t * a_.out_stride + c0 + c, v);
+    }
+  }
+
+  void scale(float* sum, std::int64_t valid) const {
+    for (std::int64_t c = 0; c < valid; ++c) sum[c] *= a_.factor;
+  }
+
+  static constexpr std::int64_t kMaxChunkCols = 4 * kPanelRows;
+
+  const FfnArgs& a_;
+  const FfnShape& s_;
+  const ExpertLayout& l_;
+  FfnSizes sizes_;
+  FfnBuffers b_;
+  PanelGemm gemm_ = nullptr;
+  std::int64_t active_ = 0;
+  std::int64_t fc1_chunks_ = 0;
+};
+
+}  // namespace
+
+void FfnArgs::check() const {
+  require(tokens >= 0, "tokens = ", tokens, " is negative");
+  require(tokens * shape->top_k <= INT32_MAX, "tokens x top_k = ", tokens * shape->top_k,
+          " exceeds ", INT32_MAX, "; split the call");
+  require(pool != nullptr, "a CPU forward needs a thread pool");
+  require(x_stride >= shape->hidden, "x stride ", x_stride, " is below hidden = ", shape->hidden);
+  require(out == nullptr || out_stride >= shape->hidden, "output stride ", out_stride,
+          " is below hidden = ", shape->hidden);
+}
+
+std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
+                                std::int64_t max_tokens, int threads) {
+  std::size_t bytes = 0;
+  // The output chunk narrows past kWideChunkRows, so the largest need can be just below it.
+  for (std::int64_t tokens : {max_tokens, std::min(max_tokens, kWideChunkRows / shape.top_k)}) {
+    Arena arena;
+    take_buffers(arena, shape, layout, ffn_sizes(shape, tokens), threads);
+    bytes = std::max(bytes, arena.used());
+  }
+  return bytes;
+}
+
+void grouped_ffn_cpu(const FfnArgs& args) {
+  args.check();
+  if (args.tokens == 0) return;
+  FloatEnvScope env;
+  Forward(args).run();
+}
+
+}  // namespace switchyard::ops

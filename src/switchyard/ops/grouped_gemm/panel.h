@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "switchyard/formats/matrix.h"
+
+namespace switchyard::ops {
+
+/// Rows of a panel; one row per 32-bit lane of a 512-bit register.
+inline constexpr std::int64_t kPanelRows = 16;
+/// K is stored in steps of 32 columns: one AMX tile of bf16 pairs, one MX block.
+inline constexpr std::int64_t kPanelStep = 32;
+
+/// A packed weight matrix: panels of 16 rows, in each all steps of 32 columns in order.
+///
+/// Within a step, 16-bit lane 2r + (k & 1) of column pair k / 2 belongs to row r, which is what a bf16
+/// pair dot product wants. E4M3 codes of two pairs, and E2M1 codes of four pairs, share 64 bytes so that
+/// one load decodes in place (see code_position()). Scales lie apart: [panel][block][16 rows].
+/// Shapes:  rows and cols are the valid extents; padded ones follow from them.
+/// Source:  docs/decisions/0002-packed-panels.md.
+struct PanelLayout {
+  formats::Element element = formats::Element::kBf16;  // not kF32: packing rounds nothing
+  formats::ScaleType scale = formats::ScaleType::kNone;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t block = 0;  // columns per scale, 16 or a multiple of 32; 0: one scale for the row
+
+  std::int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
+  std::int64_t steps() const { return (cols + kPanelStep - 1) / kPanelStep; }
+  std::int64_t padded_cols() const { return steps() * kPanelStep; }
+  /// Columns per accumulation: the scale block, or all padded columns when there is none.
+  std::int64_t cut() const { return block > 0 ? block : padded_cols(); }
+  std::int64_t blocks() const { return block > 0 ? (padded_cols() + block - 1) / block : 1; }
+  std::size_t step_bytes() const {
+    return std::size_t(kPanelRows * kPanelStep * formats::bits_of(element) / 8);
+  }
+  std::size_t panel_code_bytes() const { return std::size_t(steps()) * step_bytes(); }
+  std::size_t panel_scale_bytes() const {
+    return std::size_t(blocks() * kPanelRows * formats::bytes_of(scale));
+  }
+  /// Bytes of all codes and of all scales.
+  std::size_t code_bytes() const { return std::size_t(panels()) * panel_code_bytes(); }
+  std::size_t scale_bytes() const { return std::size_t(panels()) * panel_scale_bytes(); }
+};
+
+/// The packed geometry of a [rows, cols] matrix stored as `layout`.
+/// Errors: UsageError for a layout that no panel codec decodes.
+PanelLayout make_panel_layout(const formats::WeightLayout& layout, std::int64_t rows,
+                              std::int64_t cols);
+
+/// Where the code of (row r, column k) of a step lies: byte in the step, and nibble for E2M1.
+struct CodePosition {
+  std::size_t byte;
+  int nibble;
+};
+/// Position of row r in [0, 16), column k in [0, 32) within a step's bytes.
+CodePosition code_position(formats::Element element, std::int64_t r, std::int64_t k);
+
+/// Packs canonical `m` into `codes` and `scales`; repeatable, never in place. Padding is zero.
+///
+/// Shapes:  codes [layout.code_bytes()], scales [layout.scale_bytes()].
+/// Errors:  InternalError when `layout` does not fit `m`.
+void pack_panels(const formats::Matrix& m, const PanelLayout& layout, std::span<std::byte> codes,
+                 std::span<std::byte> scales);
+
+/// A packed matrix as the kernels see it.
+struct PanelMatrix {
+  PanelLayout layout;
+  const std::byte* codes = nullptr;
+  const std::byte* scales = nullptr;
+  float alpha = 1;              // the matrix' global scale
+  const float* bias = nullptr;  // [rows] or null
+};
+
+/// The quantised rows that a GEMM reads: bf16 values (pairs) or floats, plus their scales.
+///
+/// Shapes:  values [rows, padded cols] with `stride` elements a row, zero beyond the valid columns;
+///          block_scales [rows, blocks of 128] with `scale_stride`, or null; row_scales [rows].
+struct PanelInput {
+  const std::uint16_t* pairs = nullptr;
+  const float* floats = nullptr;
+  std::int64_t stride = 0;
+  const float* block_scales = nullptr;
+  std::int64_t scale_stride = 0;
+  const float* row_scales = nullptr;
+
+  /// The same rows without the first `r`.
+  PanelInput from_row(std::int64_t r) const {
+    PanelInput x = *this;
+    if (pairs != nullptr) x.pairs += r * stride;
+    if (floats != nullptr) x.floats += r * stride;
+    if (block_scales != nullptr) x.block_scales += r * scale_stride;
+    if (row_scales != nullptr) x.row_scales += r;
+    return x;
+  }
+};
+
+/// One tile: y[i, n] = (sum_k x[index[i], k] w[n, k]) * row scale * alpha + bias[n], in fp32.
+///
+/// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end - panel_begin)]
+///          with `y_stride`.
+/// Units:   accumulation fp32 in column order within a cut, cuts added in order; the order depends on
+///          the layer's shape only, never on num_rows or on the panel range.
+struct PanelGemmArgs {
+  const PanelMatrix* w = nullptr;
+  std::int64_t panel_begin = 0;
+  std::int64_t panel_end = 0;
+  PanelInput x;
+  const std::int32_t* index = nullptr;
+  std::int64_t num_rows = 0;
+  float* y = nullptr;
+  std::int64_t y_stride = 0;
+};
+
+/// A twin of the panel GEMM for one instruction tier.
+using PanelGemm = void (*)(const PanelGemmArgs&);
+
+/// Plain C++ on the packed form; runs everywhere.
+void panel_gemm_portable(const PanelGemmArgs& args);
+/// AVX-512 with BF16 and VBMI; call it only where the environment has that tier.
+void panel_gemm_avx512(const PanelGemmArgs& args);
+
+}  // namespace switchyard::ops

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace switchyard::resolve {
+
+/// What the CUDA runtime says of this machine.
+struct GpuFacts {
+  bool built = false;  // was this library compiled with its CUDA twins?
+  int num_gpus = 0;
+  int sm = 0;  // of device 0, e.g. 90; 0 without a GPU
+};
+
+/// Asks the CUDA runtime; a build without CUDA answers that it has none. A machine without a GPU or
+/// a driver is no error. Only the probe calls this.
+GpuFacts probe_gpus();
+
+}  // namespace switchyard::resolve

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "switchyard/base/thread_pool.h"
+#include "switchyard/core/environment.h"
+
+namespace switchyard::tune {
+
+/// What this machine reaches at best, measured and not read off a brochure.
+///
+/// Units:   gbps 10^9 bytes read per second; gflops 10^9 multiplies and adds of the tier's widest dot
+///          product per second (bf16 pairs on AVX-512, fp32 elsewhere).
+struct Roof {
+  double gbps = 0;
+  double gflops = 0;
+};
+
+/// Measures both with the pool's threads: `memory` is streamed, the dot product runs in registers.
+/// `memory` should be larger than the caches; under 64 MiB a buffer of 512 MiB is made instead.
+Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory);
+
+/// Reads every 64-byte line of a range; returns a value that depends on all of it.
+using ReadRange = std::uint64_t (*)(const std::byte* data, std::size_t bytes);
+/// Runs `rounds` rounds of independent dot products; returns multiplies plus adds done.
+using DotRounds = double (*)(std::int64_t rounds);
+
+/// The tiers' own loops.
+std::uint64_t read_range_portable(const std::byte* data, std::size_t bytes);
+/// As read_range_portable, with 512-bit loads.
+std::uint64_t read_range_avx512(const std::byte* data, std::size_t bytes);
+/// fp32 multiply and add in plain C++.
+double dot_rounds_portable(std::int64_t rounds);
+/// bf16 pair dot products.
+double dot_rounds_avx512(std::int64_t rounds);
+
+}  // namespace switchyard::tune
