@@ -26,7 +26,7 @@ struct Answer {
   std::optional<LayerEntry> layer;
   resolve::Report report;
 
-  bool served() const { return !report.winner.empty() && report.strategies.empty(); }
+  bool served() const { return !report.winner.empty(); }
 };
 
 /// A field that a preset or a checkpoint fixes, when the sketch states it too.
@@ -47,6 +47,22 @@ std::string stated_shape(const ProblemSketch& s) {
   for (const auto& [stated, name] : fields)
     if (stated) return name;
   return "";
+}
+
+/// Ranks that nothing joins serve nobody: the leaves that could are rejected for that.
+void withdraw_winner(resolve::Report& r) {
+  std::vector<resolve::Rejection> withdrawn;
+  for (const std::string& leaf : r.eligible)
+    withdrawn.push_back({leaf, Reject::kPathNotEnabled,
+                         cat("the leaf could serve, but no strategy that joins ",
+                             r.deployment.ranks(), " ranks as asked is built in this version")});
+  r.rejected.insert(r.rejected.begin(), withdrawn.begin(), withdrawn.end());
+  r.eligible.clear();
+  r.winner.clear();
+  r.selected_by = SelectedBy::kFailed;
+  r.degraded = false;
+  r.degraded_from.clear();
+  r.knobs.clear();
 }
 
 class Explainer {
@@ -93,6 +109,7 @@ class Explainer {
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
     out.report.strategies = api::judge_strategies(deployment_, options_.comm);
+    if (!out.report.strategies.empty()) withdraw_winner(out.report);
     return out;
   }
 
