@@ -21,20 +21,14 @@ std::string megabytes(const Json& bytes) { return fixed(bytes.get<double>() / 1e
 /// "DeepSeekV3" of the full text of a recipe; --json has all of it.
 std::string head_of(const std::string& text) { return text.substr(0, text.find('(')); }
 
-std::string shared_text(const Json& shared) {
-  if (shared.is_null()) return "-";
-  return cat(number(shared["count"]), " of ", number(shared["inter"]), ", ",
-             word(shared, "format"));
-}
-
 std::string layers_table(const Json& layers) {
-  Table table({">layer", "block", "format", ">H", ">I", ">E", ">k", "routing", "activation", ">MB",
-               "shared", "state"});
+  Table table(
+      {">layer", "block", "format", ">H", ">I", ">E", ">k", "routing", ">MB", ">shared", "state"});
   for (const Json& l : layers)
     table.add({number(l["layer"]), word(l, "block"), word(l, "format"), number(l["hidden"]),
                number(l["inter"]), number(l["experts"]), number(l["top_k"]),
-               head_of(word(l, "routing")), head_of(word(l, "activation")), megabytes(l["bytes"]),
-               shared_text(l["shared"]),
+               head_of(word(l, "routing")), megabytes(l["bytes"]),
+               l["shared"].is_null() ? "-" : number(l["shared"]["inter"]),
                !l["present"] ? "absent"
                : !l["ok"]    ? "FAULTY"
                : l["mtp"]    ? "ok, MTP"

@@ -93,7 +93,7 @@ Json formats_json(const std::vector<FormatVerdict>& formats) {
 
 Json strategies_json() {
   Json out = Json::array();
-  for (const resolve::StrategyVerdict& v : api::judge_all_strategies())
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges())
     out.push_back(
         {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
   return out;
@@ -185,9 +185,9 @@ std::string to_text(const Checkup& c) {
   for (const std::string& warning : c.env.warnings) out += line(std::exchange(label, ""), warning);
   out += formats_text(c.formats);
   std::vector<std::string> names;
-  for (const resolve::StrategyVerdict& v : api::judge_all_strategies()) names.push_back(v.strategy);
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges()) names.push_back(v.strategy);
   out += line("strategies", "not built yet: " + join(names));
-  return out + line("all-reduce", "patterns 0-11 not built yet") +
+  return out + line("all-reduce", "not built yet, nor its patterns 0-11") +
          line("fingerprint", c.env.fingerprint());
 }
 

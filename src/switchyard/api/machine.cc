@@ -51,11 +51,13 @@ std::string stated_shape(const ProblemSketch& s) {
 
 /// Ranks that nothing joins serve nobody: the leaves that could are rejected for that.
 void withdraw_winner(resolve::Report& r) {
+  const resolve::StrategyVerdict& first = r.strategies.front();
+  std::string detail =
+      cat("the leaf could serve, but strategy ", first.strategy,
+          r.strategies.size() > 1 ? " (and every other) is " : " is ", first.detail);
   std::vector<resolve::Rejection> withdrawn;
   for (const std::string& leaf : r.eligible)
-    withdrawn.push_back({leaf, Reject::kPathNotEnabled,
-                         cat("the leaf could serve, but no strategy that joins ",
-                             r.deployment.ranks(), " ranks as asked is built in this version")});
+    withdrawn.push_back({leaf, Reject::kPathNotEnabled, detail});
   r.rejected.insert(r.rejected.begin(), withdrawn.begin(), withdrawn.end());
   r.eligible.clear();
   r.winner.clear();
