@@ -15,6 +15,7 @@ Exempt, because a comment could only repeat the name:
   - the only other member function of a documented struct, which the struct's comment describes
     (the formula of a policy, check() of an Args struct);
   - an overload directly under a documented function of the same name;
+  - specialisations of a template, whose primary has the comment;
   - everything in an unnamed namespace or one called detail.
 
 Usage: check_docs.py ROOT...   (folders or headers)
@@ -48,7 +49,8 @@ def is_documented(lines, first_line):
 
 def is_public(d):
     hidden = "detail" in d.scope or "" in d.scope
-    return d.kind != "ignored" and d.access == "public" and not hidden
+    return (d.kind != "ignored" and d.access == "public" and not hidden
+            and not d.name.endswith("<>"))
 
 
 def is_special_member(d):

@@ -20,7 +20,7 @@ class Declaration:
     """One declaration of a scope; `kind` is type, alias, function, variable or ignored."""
 
     kind: str
-    name: str
+    name: str  # ends in <> for a template's specialisation
     scope: tuple  # names of the enclosing namespaces and types
     owner: str  # namespace, class or struct
     access: str  # public, protected or private
@@ -134,7 +134,9 @@ class Scanner:
 
     def declaration(self, begin, owner, names, access):
         i, head = begin, []
+        specialises = False
         while self.at(i) == "template":
+            specialises = self.tokens[i + 1 : i + 3] == ["<", ">"]
             i = self.skip_angles(i + 1)
         if self.at(i) == "requires" and self.at(i + 1) == "(":
             i = self.skip(i + 1)
@@ -165,6 +167,7 @@ class Scanner:
         has_body = self.at(i) == "{"
         end = self.skip(i) if has_body else i + (self.at(i) == ";")
         kind, name = self.classify(head, self.tokens[start:i])
+        name += "<>" if specialises else ""
         self.add(kind, name, names, owner, access, begin, max(end - 1, begin), head, has_body,
                  self.tokens[i:end].count(";") if has_body else 0)
         return max(end, begin + 1)
@@ -184,6 +187,8 @@ class Scanner:
         key = next(t for t in words if t in TYPE_WORDS)
         behind = words[words.index(key) + 1 :]
         name = next((t for t in behind if re.match(r"[A-Za-z_]", t) and t not in TYPE_WORDS), "")
+        if name and behind[behind.index(name) + 1 :][:1] == ["<"]:
+            name += "<>"  # a specialisation
         self.add("type", name, names, owner, access, begin, brace, head, True)
         inner = "public" if key in ("struct", "union") else "private"
         if key == "enum":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks (or with --apply rewrites) the layout of all tracked C++ sources with clang-format."""
+import concurrent.futures
 import subprocess
 import sys
 
@@ -8,6 +9,11 @@ import tree
 
 # Releases disagree about details, so one of them decides: that of Debian 12.
 PINNED_MAJOR = "14"
+
+
+def is_formatted(name):
+    return subprocess.run(["clang-format", "--dry-run", "-Werror", name], cwd=tree.ROOT,
+                          capture_output=True).returncode == 0
 
 
 def main():
@@ -18,8 +24,8 @@ def main():
     if version != PINNED_MAJOR:
         print(f"SKIPPED format: clang-format {version} found, release {PINNED_MAJOR} decides")
         return 0
-    bad = [f for f in files if subprocess.run(
-        ["clang-format", "--dry-run", "-Werror", f], cwd=tree.ROOT, capture_output=True).returncode]
+    with concurrent.futures.ThreadPoolExecutor(tree.jobs()) as pool:
+        bad = [f for f, good in zip(files, pool.map(is_formatted, files)) if not good]
     for name in bad:
         print(f"{name}: not formatted; run make format")
     print(f"{len(files)} files checked, {len(bad)} not formatted")

@@ -94,6 +94,9 @@ struct Args {
   void check() const;
 };
 class Forward;
+template <> struct Trait<int> { void a(); void b(); };
+template <class T> struct Trait<T*> { void a(); void b(); };
+template <> int get<int>(int x);
 namespace detail { int helper(int x); }
 /// Adds.
 template <class T>
@@ -116,6 +119,8 @@ class Docs(unittest.TestCase):
             "int naked(int x);": "naked",
             "inline int naked(int x) {\n  return x;\n}": "naked",
             "struct Naked {};": "Naked",
+            "template <class T> struct Naked : Base<T> {};": "Naked",
+            "template <class T> int naked(T x);": "naked",
             "enum class Naked { kA };": "Naked",
             "using Naked = int;": "Naked",
             "template <class T> concept Naked = true;": "Naked",

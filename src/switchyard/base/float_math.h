@@ -48,7 +48,9 @@ namespace switchyard {
   constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits: exact when multiplied by n
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   constexpr float kRound = 0x1.8p+23f;  // adding it leaves the nearest integer in the low bits
-  float x = select(hi < -104.0f, -104.0f, hi);
+  // What underflows to 0 takes another way: multiplying down to it costs a trap on common cores.
+  const bool vanishes = hi < -104.0f;
+  float x = select(vanishes, 0.0f, hi);
   x = select(x > 89.0f, 89.0f, x);
   const float shifted = x * kLog2e + kRound;
   const float n = shifted - kRound;
@@ -64,7 +66,7 @@ namespace switchyard {
   const std::int32_t half = whole >> 1;
   const float first = float_of(std::uint32_t(half + 127) << 23);
   const float second = float_of((std::uint32_t(whole) - std::uint32_t(half) + 127u) << 23);
-  return p * first * second;
+  return select(vanishes, 0.0f, p * first * second);
 }
 
 /// e^x within 1.1 ulp.
@@ -127,12 +129,21 @@ namespace switchyard {
   return twice * z * p + twice;
 }
 
-/// sqrt(log(1 + e^x)), finite for every finite x and ~e^(x/2) far below 0.
-[[gnu::always_inline]] SWITCHYARD_HD inline float sqrt_softplus_float(float x) {
+/// log(1 + e^x), finite for every finite x.
+[[gnu::always_inline]] SWITCHYARD_HD inline float softplus_float(float x) {
   const float e = exp_float(-magnitude_of(x));
-  const float softplus = select(x > 0, x, 0.0f) + log1p_unit(e);
-  // Below -17 the root of the tail is taken in the exponent: e^x itself would lose bits.
-  return select(x < -17.0f, exp_float(0.5f * x), std::sqrt(softplus));
+  return select(x > 0, x, 0.0f) + log1p_unit(e);
+}
+
+/// sqrt(softplus(x)) given `root`, the square root of softplus_float(x): far below 0 it is e^(x/2),
+/// where e^x itself would have lost its bits. Apart, because a square root keeps loops scalar.
+[[gnu::always_inline]] SWITCHYARD_HD inline float softplus_root(float x, float root) {
+  return select(x < -17.0f, exp_float(0.5f * x), root);
+}
+
+/// sqrt(log(1 + e^x)).
+[[gnu::always_inline]] SWITCHYARD_HD inline float sqrt_softplus_float(float x) {
+  return softplus_root(x, std::sqrt(softplus_float(x)));
 }
 
 }  // namespace switchyard

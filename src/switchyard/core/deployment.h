@@ -29,7 +29,7 @@ struct Deployment {
   Parallel parallel = Parallel::kTtp;
   std::int64_t slots = 0;  // 0 means one per expert
   bool eplb = false;
-  bool lora = false;       // routed-expert adapters are asked for
+  bool lora = false;  // routed-expert adapters are asked for
   bool finalize_fusion = true;
   bool fuse_shared = false;  // opt-in: shared experts as ids E .. E+n-1
   Environment env;

@@ -12,10 +12,21 @@ namespace switchyard {
 
 /// Why a leaf or a strategy cannot serve; a closed set. Tests compare these, never message text.
 enum class Reject : std::uint8_t {
-  kQuantUnsupported, kDtypeUnsupported, kSmUnsupported, kDepMissing, kShapeUnaligned,
-  kSlotsNotDivisibleByEp, kTopologyUnsupported, kLoraUnsupported, kActivationUnsupported,
-  kRoutingUnsupported, kEplbUnsupported, kFinalizeFusionRequired, kPathNotEnabled,
-  kBackendDeprecated, kNotAnImpl
+  kQuantUnsupported,
+  kDtypeUnsupported,
+  kSmUnsupported,
+  kDepMissing,
+  kShapeUnaligned,
+  kSlotsNotDivisibleByEp,
+  kTopologyUnsupported,
+  kLoraUnsupported,
+  kActivationUnsupported,
+  kRoutingUnsupported,
+  kEplbUnsupported,
+  kFinalizeFusionRequired,
+  kPathNotEnabled,
+  kBackendDeprecated,
+  kNotAnImpl
 };
 
 /// The reason's stable code, e.g. "quant_unsupported".

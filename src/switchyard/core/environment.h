@@ -9,7 +9,8 @@
 
 namespace switchyard {
 
-/// CPU instruction tiers in ascending order; a twin runs the best one that it has and the pin allows.
+/// CPU instruction tiers in ascending order; a twin runs the best one that it has and the pin
+/// allows.
 enum class CpuIsa : std::uint8_t { kPortable, kAvx2, kAvx512, kAmx };
 
 /// "portable", "avx2", "avx512" or "amx".
@@ -19,13 +20,13 @@ CpuIsa to_cpu_isa(std::string_view s);
 
 /// Every fact about the machine and its switches, collected once and frozen; gates read only this.
 struct Environment {
-  int sm = 0;                        // GPU architecture, e.g. 90; 0 when there is no GPU
+  int sm = 0;  // GPU architecture, e.g. 90; 0 when there is no GPU
   int num_gpus = 0;
-  CpuIsa isa = CpuIsa::kPortable;    // the tier that will run (after the pin)
+  CpuIsa isa = CpuIsa::kPortable;       // the tier that will run (after the pin)
   CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has; not in the fingerprint
-  std::int64_t memory_bytes = 0;     // available when probed; not in the fingerprint
-  int num_cpus = 1;                  // not in the fingerprint
-  std::vector<std::string> deps;     // sorted names of the dependencies present
+  std::int64_t memory_bytes = 0;        // available when probed; not in the fingerprint
+  int num_cpus = 1;                     // not in the fingerprint
+  std::vector<std::string> deps;        // sorted names of the dependencies present
   std::vector<std::pair<std::string, std::string>> flags;  // honoured switches, sorted, defaults in
   std::vector<std::pair<std::string, std::string>> local_flags;  // those that may differ by rank
   std::vector<std::string> warnings;  // one per retired or misspelt switch; not in the fingerprint
@@ -36,8 +37,8 @@ struct Environment {
   bool has_dep(std::string_view name) const;
   /// Value of an honoured switch, among both kinds of flags; empty when it is not one.
   std::string_view flag(std::string_view name) const;
-  /// The first 16 hex digits of SHA-256 over a versioned, sorted, length-prefixed encoding of build,
-  /// sm, num_gpus, isa, deps and flags; equal on ranks that may work together.
+  /// The first 16 hex digits of SHA-256 over a versioned, sorted, length-prefixed encoding of
+  /// build, sm, num_gpus, isa, deps and flags; equal on ranks that may work together.
   std::string fingerprint() const;
 };
 

@@ -42,12 +42,12 @@ struct Problem {
   std::string format = "none";  // canonical (folded) name; "none" is unquantised
   Dtype dtype = Dtype::kBf16;   // hidden states and output
   ActivationMode activations = ActivationMode::kFormat;
-  std::int64_t hidden = 0;         // H
-  std::int64_t latent = 0;         // width that the routed experts read and write; 0 means H
-  std::int64_t inter = 0;          // I, routed expert width
-  bool expert_bias = false;        // FC1 and FC2 biases per expert
+  std::int64_t hidden = 0;   // H
+  std::int64_t latent = 0;   // width that the routed experts read and write; 0 means H
+  std::int64_t inter = 0;    // I, routed expert width
+  bool expert_bias = false;  // FC1 and FC2 biases per expert
   Activation activation = Swiglu{};
-  RoutingSpec routing;             // E, Z and k live here
+  RoutingSpec routing;              // E, Z and k live here
   float routed_scaling_factor = 1;  // owned by finalize
   std::int64_t num_shared = 0;      // shared experts, as the model counts them
   std::int64_t shared_inter = 0;    // their joint width; 0 means none

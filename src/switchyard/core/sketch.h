@@ -13,22 +13,22 @@ namespace switchyard {
 
 /// A layer as far as a caller knows it; complete() fills in the rest.
 struct ProblemSketch {
-  std::optional<std::string> format;  // any alias
-  std::optional<Dtype> dtype;
-  std::optional<ActivationMode> activations;
-  std::optional<std::int64_t> hidden;
-  std::optional<std::int64_t> latent;
-  std::optional<std::int64_t> inter;
-  std::optional<bool> expert_bias;
-  std::optional<Activation> activation;
-  std::optional<RoutingMethodType> routing;
-  std::optional<std::int64_t> num_experts;
-  std::optional<std::int64_t> top_k;
-  std::optional<float> routed_scaling_factor;
-  std::optional<std::int64_t> num_shared;
-  std::optional<std::int64_t> shared_inter;
-  std::optional<bool> shared_gate;
-  std::optional<CombinePrecision> combine;
+  std::optional<std::string> format{};  // any alias
+  std::optional<Dtype> dtype{};
+  std::optional<ActivationMode> activations{};
+  std::optional<std::int64_t> hidden{};
+  std::optional<std::int64_t> latent{};
+  std::optional<std::int64_t> inter{};
+  std::optional<bool> expert_bias{};
+  std::optional<Activation> activation{};
+  std::optional<RoutingMethodType> routing{};
+  std::optional<std::int64_t> num_experts{};
+  std::optional<std::int64_t> top_k{};
+  std::optional<float> routed_scaling_factor{};
+  std::optional<std::int64_t> num_shared{};
+  std::optional<std::int64_t> shared_inter{};
+  std::optional<bool> shared_gate{};
+  std::optional<CombinePrecision> combine{};
 
   bool operator==(const ProblemSketch&) const = default;
 };

@@ -14,7 +14,7 @@
 #include "switchyard/formats/matrix.h"
 
 namespace switchyard::ops {
-struct ExpertFfn;      // ops/grouped_ffn/grouped_ffn.h: the table of functions that executes a format
+struct ExpertFfn;  // ops/grouped_ffn/grouped_ffn.h: the table of functions that executes a format
 }
 
 namespace switchyard::leaves {
@@ -23,8 +23,8 @@ namespace switchyard::leaves {
 struct Leaf {
   Identity4 id;
   Device device = Device::kCpu;
-  std::string_view doc;               // one sentence for docs/support.md
-  formats::WeightLayout weights;      // how --format stores a weight matrix
+  std::string_view doc;           // one sentence for docs/support.md
+  formats::WeightLayout weights;  // how --format stores a weight matrix
   formats::ActivationQuant activation = formats::ActivationQuant::kNone;  // of FC1 and FC2 inputs
   /// Pure: reads only its arguments.
   Eligibility (*can_implement)(const Problem&, const Deployment&) = nullptr;

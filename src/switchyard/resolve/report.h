@@ -16,9 +16,9 @@ namespace switchyard::resolve {
 
 /// What the caller asks for beside the problem and the deployment; all of it may be empty.
 struct Request {
-  std::string leaf;              // pin: an id, or a query in any order; never degrades
-  std::optional<Device> device;  // pin; never degrades
-  std::string prefer;            // a device or an ancestor's backend word; may degrade, loudly
+  std::string leaf{};              // pin: an id, or a query in any order; never degrades
+  std::optional<Device> device{};  // pin; never degrades
+  std::string prefer{};            // a device or an ancestor's backend word; may degrade, loudly
 
   bool operator==(const Request&) const = default;
 };

@@ -28,7 +28,7 @@ namespace switchyard::ops {
 
 /// The clamp of `p`; infinite where there is none, so that both cases run the same instructions.
 [[gnu::always_inline]] SWITCHYARD_HD inline float limit_of(const ActivationParams& p) {
-  return p.has_limit ? p.limit : HUGE_VALF;
+  return select(p.has_limit, p.limit, HUGE_VALF);
 }
 
 /// x * sigmoid(scale * x).

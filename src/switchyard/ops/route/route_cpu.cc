@@ -70,48 +70,65 @@ float sum(const float* x, std::int64_t padded) {
   return fold_lanes(lanes);
 }
 
+/// y = f(x) by blocks of lanes; y may be x. The block of its own lets the compiler vectorise f.
+template <class F>
+void map_blocks(const float* x, std::int64_t padded, float* y, F f) {
+  for (std::int64_t i = 0; i < padded; i += kSumLanes) {
+    float block[kSumLanes];
+    for (int l = 0; l < kSumLanes; ++l) block[l] = f(x[i + l]);
+    std::copy_n(block, kSumLanes, y + i);
+  }
+}
+
 /// y = exp(x - top), and 0 everywhere when nothing is valid.
 void exponentials(const float* x, float top, std::int64_t padded, float* y) {
   const float from = top > kNever ? top : 0.0f;
-  for (std::int64_t i = 0; i < padded; i += kSumLanes)
-    for (int l = 0; l < kSumLanes; ++l) y[i + l] = exp_float(x[i + l] - from);
+  map_blocks(x, padded, y, [from](float v) { return exp_float(v - from); });
 }
 
 void softmax(const float* x, std::int64_t padded, float* y) {
   exponentials(x, largest(x, padded), padded, y);
   const float total = sum(y, padded);
-  if (!(total > 0)) return;  // no valid entry: all stay 0
-  for (std::int64_t i = 0; i < padded; i += kSumLanes)
-    for (int l = 0; l < kSumLanes; ++l) y[i + l] /= total;
+  if (total > 0) map_blocks(y, padded, y, [total](float v) { return v / total; });
 }
 
-template <class F>
-void map_row(Row& row, F score) {
-  for (std::int64_t i = 0; i < row.padded; i += kSumLanes)
-    for (int l = 0; l < kSumLanes; ++l) row.s[i + l] = score(row.z[i + l]);
+void sqrt_softplus(const float* z, std::int64_t padded, float* s) {
+  map_blocks(z, padded, s, [](float v) { return softplus_float(v); });
+  for (std::int64_t i = 0; i < padded; ++i) s[i] = std::sqrt(s[i]);
+  for (std::int64_t i = 0; i < padded; i += kSumLanes) {
+    float block[kSumLanes];
+    for (int l = 0; l < kSumLanes; ++l) block[l] = softplus_root(z[i + l], s[i + l]);
+    std::copy_n(block, kSumLanes, s + i);
+  }
 }
 
 void score_row(Row& row, ScoreFunction score) {
   switch (score) {
     case ScoreFunction::kIdentity:
-      return map_row(row, [](float z) { return z; });
+      std::copy_n(row.z, row.padded, row.s);
+      return;
     case ScoreFunction::kSoftmax:
       return softmax(row.z, row.padded, row.s);
     case ScoreFunction::kSigmoid:
-      return map_row(row, [](float z) { return sigmoid_float(z); });
+      return map_blocks(row.z, row.padded, row.s, [](float z) { return sigmoid_float(z); });
     case ScoreFunction::kSqrtSoftplus:
-      return map_row(row, [](float z) { return sqrt_softplus_float(z); });
+      return sqrt_softplus(row.z, row.padded, row.s);
   }
 }
 
 /// Fills row.c and returns the array that experts are ordered by.
 const float* choice_scores(Row& row, const RouteArgs& a) {
+  if (chooses_on_logits(*a.spec) && !a.spec->choice_bias) return row.z;
   const float* base = chooses_on_logits(*a.spec) ? row.z : row.s;
-  const float* bias = a.choice_bias;
-  if (bias == nullptr && base == row.z) return row.z;
-  for (std::int64_t i = 0; i < row.num_ids; ++i) {
-    const float c = bias ? base[i] + bias[i] : base[i];
-    row.c[i] = select(row.z[i] > kNever, clean_score(c), kNever);
+  std::fill_n(row.c, row.padded, 0.0f);
+  if (a.spec->choice_bias) std::copy_n(a.choice_bias, row.num_ids, row.c);
+  for (std::int64_t i = 0; i < row.padded; i += kSumLanes) {
+    float block[kSumLanes];
+    for (int l = 0; l < kSumLanes; ++l) {
+      const float c = clean_score(base[i + l] + row.c[i + l]);
+      block[l] = select(row.z[i + l] > kNever, c, kNever);
+    }
+    std::copy_n(block, kSumLanes, row.c + i);
   }
   return row.c;
 }
@@ -119,12 +136,9 @@ const float* choice_scores(Row& row, const RouteArgs& a) {
 float group_score(const float* c, std::int64_t size, GroupStatistic statistic) {
   float first = kNever, second = kNever;
   for (std::int64_t i = 0; i < size; ++i) {
-    if (c[i] > first) {
-      second = first;
-      first = c[i];
-    } else if (c[i] > second) {
-      second = c[i];
-    }
+    const float loser = std::min(first, c[i]);
+    first = std::max(first, c[i]);
+    second = std::max(second, loser);
   }
   return statistic == GroupStatistic::kMax || size == 1 ? first : top2_score(first, second);
 }
