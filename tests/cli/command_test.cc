@@ -261,7 +261,7 @@ TEST(Run, ZeroTokensAreLegal) {
   EXPECT_EQ(json["measurements"][0]["checked_tokens"], 0);
 }
 
-TEST(Run, CalibratesEachLayerOnItsOwnTokens) {
+TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
   std::string io = data("deepseek_v4/moe_io.safetensors");
   Json json = json_of(
       {"verify", data("deepseek_v4"), "--io", io, "--format", "w4a8_mxfp4_fp8", "--calibrate", io});
@@ -281,7 +281,7 @@ TEST(ExitStatus, OneWhenNothingCanServe) {
 }
 
 TEST(Streams, NoProgressBarWhenPiped) {
-  Finished done = run_command({"run", "--tokens", "1"});
+  Finished done = run_command({"verify", data("mixtral"), "--tokens", "1"});
   EXPECT_EQ(done.status, 0);
   EXPECT_EQ(done.err, "");
   EXPECT_THAT(done.out, HasSubstr("switchyard.cpu.fused_moe.none"));
@@ -289,7 +289,7 @@ TEST(Streams, NoProgressBarWhenPiped) {
 
 TEST(Streams, AProgressBarOnATerminalOnly) {
   test::Start start;
-  start.args = {"run", "--tokens", "1", "--json"};
+  start.args = {"verify", data("mixtral"), "--tokens", "1", "--json"};
   start.terminal = true;
   Finished done = run_command(start);
   EXPECT_EQ(done.status, 0);
