@@ -105,7 +105,7 @@ Json to_json(const Checkup& c) {
   return {{"ok", c.ok},
           {"twins", twins()},
           {"cpu",
-           {{"isa", to_string(c.env.isa)},
+           {{"isa", to_string(running_tier(c.env))},
             {"best_isa", to_string(c.env.best_isa)},
             {"cpus", c.env.num_cpus},
             {"memory_bytes", c.env.memory_bytes}}},
@@ -138,7 +138,7 @@ std::string machine_text(const Environment& env) {
   std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
   return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
          line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa), ", running ",
-                         to_string(env.isa))) +
+                         to_string(running_tier(env)))) +
          line("memory", cat(env.memory_bytes / kGiB, " GiB available")) + line("gpu", gpus) +
          line("libraries", join({built(env, "cuda"), built(env, "mpi"), built(env, "nccl")}));
 }

@@ -11,6 +11,7 @@
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/resolve/json.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/resolve/resolver.h"
@@ -169,6 +170,8 @@ std::string to_text(const Answer& answer) {
 }  // namespace
 
 Environment environment() { return resolve::environment(); }
+
+CpuIsa running_tier(const Environment& env) { return ops::panel_twin(env.isa).tier; }
 
 void set_warning_sink(std::function<void(std::string_view)> sink) {
   resolve::set_warning_sink(std::move(sink));
