@@ -6,11 +6,15 @@
 namespace switchyard::layer {
 namespace {
 
-formats::Matrix convert(const formats::Matrix& m, const formats::WeightLayout& layout) {
+/// A NaN or an infinity that reaches a scale is refused here: kernels decode checked scales only.
+formats::Matrix convert(const char* what, const formats::Matrix& m,
+                        const formats::WeightLayout& layout) {
   std::vector<float> values(std::size_t(m.rows * m.cols));
   for (std::int64_t r = 0; r < m.rows; ++r)
     m.decode_row(r, std::span(values).subspan(std::size_t(r * m.cols), std::size_t(m.cols)));
-  return formats::quantize_matrix(values, m.rows, m.cols, layout);
+  formats::Matrix out = formats::quantize_matrix(values, m.rows, m.cols, layout);
+  out.check(what);
+  return out;
 }
 
 }  // namespace
@@ -24,9 +28,9 @@ checkpoint::LayerWeights convert_format(checkpoint::LayerWeights w, const leaves
   w.activation_quant = leaf.activation;
   w.expert = [source = std::move(w.expert), layout = leaf.weights](std::int64_t e) {
     checkpoint::ExpertWeights expert = source(e);
-    if (expert.gate) expert.gate = convert(*expert.gate, layout);
-    expert.up = convert(expert.up, layout);
-    expert.down = convert(expert.down, layout);
+    if (expert.gate) expert.gate = convert("converted gate projection", *expert.gate, layout);
+    expert.up = convert("converted up projection", expert.up, layout);
+    expert.down = convert("converted down projection", expert.down, layout);
     return expert;
   };
   return w;

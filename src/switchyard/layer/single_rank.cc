@@ -95,9 +95,10 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
 void check_args(const Layer& layer, const ForwardArgs& a) {
   const Problem& p = layer.problem();
   require(a.tokens >= 0, "forward: tokens = ", a.tokens, " is negative");
-  require(a.hidden != nullptr && a.hidden_stride >= p.hidden, "forward: hidden states need a pointer "
-          "and a stride of at least H = ", p.hidden, ", the stride is ", a.hidden_stride);
-  require((a.out != nullptr) != (a.unfinalised != nullptr),
+  const bool none = a.tokens == 0;  // then an empty array's null pointer is as good as any
+  require(none || (a.hidden != nullptr && a.hidden_stride >= p.hidden), "forward: hidden states need "
+          "a pointer and a stride of at least H = ", p.hidden, ", the stride is ", a.hidden_stride);
+  require(none || (a.out != nullptr) != (a.unfinalised != nullptr),
           "forward: give either an output or an unfinalised output, exactly one of them");
   require(a.out == nullptr || a.out_stride >= p.hidden, "forward: output stride ", a.out_stride,
           " is below H = ", p.hidden);
@@ -105,10 +106,12 @@ void check_args(const Layer& layer, const ForwardArgs& a) {
           "this layer has none; calibrate it first, or ask for activations = bf16");
   require(a.logits.data == nullptr || a.routing.ids == nullptr,
           "forward: logits and expert ids are both given; the ids would make the logits meaningless");
-  const bool one = (a.routing.weights != nullptr) != (a.routing.factored_weights != nullptr);
-  require(a.routing.ids == nullptr || one, "forward: caller-given ids need weights of exactly one kind, "
-          "with or without routed_scaling_factor");
-  require(p.routing.choice != ChoiceRule::kCaller || a.routing.ids != nullptr,
+  const bool plain = a.routing.weights != nullptr, factored = a.routing.factored_weights != nullptr;
+  require(none || a.routing.ids == nullptr || plain != factored, "forward: caller-given ids need weights "
+          "of exactly one kind, with or without routed_scaling_factor");
+  require(none || a.routing.ids != nullptr || (!plain && !factored), "forward: weights are given without "
+          "the expert ids that they belong to; give both, or neither");
+  require(none || p.routing.choice != ChoiceRule::kCaller || a.routing.ids != nullptr,
           "forward: this layer's routing is the caller's, so ids and weights must be given");
 }
 
@@ -141,8 +144,10 @@ void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r
   const Problem& p = layer.problem();
   const bool on_input = p.routing.placement == WeightPlacement::kInput;
   for (std::int64_t i = 0; i < a.tokens * p.top_k(); ++i) {
-    u.weights[i] = on_input ? 1.0f : r.weights[std::size_t(i)];
-    u.index[i] = r.ids[std::size_t(i)] < 0 ? -1 : std::int32_t(i);
+    const std::int32_t id = r.ids[std::size_t(i)];
+    // A zero expert has no input to weigh: its row is the token itself.
+    u.weights[i] = on_input && id < p.num_experts() ? 1.0f : r.weights[std::size_t(i)];
+    u.index[i] = id < 0 ? -1 : std::int32_t(i);
   }
   u.pending_factor = r.factor;
   if (layer.shared() == nullptr) return;
