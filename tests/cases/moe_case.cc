@@ -17,8 +17,8 @@ using checkpoint::LayerWeights;
 using formats::Matrix;
 
 const std::vector<std::pair<Fault, std::string>> kFaults = {
-    {Fault::kSwappedPairs, "swapped pairs"},    {Fault::kShiftedScales, "shifted scales"},
-    {Fault::kSwappedHalves, "swapped halves"},  {Fault::kSwappedGateUp, "swapped gate and up"},
+    {Fault::kSwappedPairs, "swapped pairs"},   {Fault::kShiftedScales, "shifted scales"},
+    {Fault::kSwappedHalves, "swapped halves"}, {Fault::kSwappedGateUp, "swapped gate and up"},
     {Fault::kDroppedExpert, "dropped expert"}, {Fault::kFactorTwice, "factor twice"}};
 
 namespace {

@@ -78,8 +78,11 @@ struct Packed {
       bias.push_back(r < m.rows ? float(r % 7) / 8 : 0);
   }
   PanelMatrix view() const {
-    return {.layout = layout, .codes = codes.data(), .scales = scales.data(),
-            .alpha = m.global_scale, .bias = bias.data()};
+    return {.layout = layout,
+            .codes = codes.data(),
+            .scales = scales.data(),
+            .alpha = m.global_scale,
+            .bias = bias.data()};
   }
   Matrix m;
   PanelLayout layout;
@@ -141,8 +144,13 @@ std::vector<float> run(PanelGemm gemm, const Packed& w, const Input& x, const Ro
   const PanelMatrix view = w.view();
   const std::int64_t width = kPanelRows * (rows.panel_end - rows.panel_begin), stride = width + 3;
   std::vector<float> y(rows.index.size() * std::size_t(stride), -777.0f);
-  gemm({.w = &view, .panel_begin = rows.panel_begin, .panel_end = rows.panel_end, .x = x.view(),
-        .index = rows.index.data(), .num_rows = std::int64_t(rows.index.size()), .y = y.data(),
+  gemm({.w = &view,
+        .panel_begin = rows.panel_begin,
+        .panel_end = rows.panel_end,
+        .x = x.view(),
+        .index = rows.index.data(),
+        .num_rows = std::int64_t(rows.index.size()),
+        .y = y.data(),
         .y_stride = stride});
   std::vector<float> dense;
   for (std::size_t i = 0; i < rows.index.size(); ++i) {
@@ -227,8 +235,7 @@ void expect_codes(const Packed& p, const std::string& name) {
       const std::byte* step = p.codes.data() +
                               r / kPanelRows * std::int64_t(p.layout.panel_code_bytes()) +
                               k / kPanelStep * std::int64_t(p.layout.step_bytes());
-      const CodePosition at =
-          code_position(p.layout.element, r % kPanelRows, k % kPanelStep);
+      const CodePosition at = code_position(p.layout.element, r % kPanelRows, k % kPanelStep);
       const bool valid = r < p.m.rows && k < p.m.cols;
       ASSERT_EQ(code_in(p.layout.element, step, at), valid ? code_of(p.m, r, k) : 0u)
           << name << " " << p.m.rows << "x" << p.m.cols << " at " << r << ", " << k;
@@ -242,9 +249,9 @@ void expect_scales(const Packed& p, const std::string& name) {
   std::vector<std::byte> zero(4);
   for (std::int64_t r = 0; r < p.layout.panels() * kPanelRows && bytes > 0; ++r)
     for (std::int64_t b = 0; b < p.layout.blocks(); ++b) {
-      const std::byte* got =
-          p.scales.data() + r / kPanelRows * std::int64_t(p.layout.panel_scale_bytes()) +
-          (b * kPanelRows + r % kPanelRows) * std::int64_t(bytes);
+      const std::byte* got = p.scales.data() +
+                             r / kPanelRows * std::int64_t(p.layout.panel_scale_bytes()) +
+                             (b * kPanelRows + r % kPanelRows) * std::int64_t(bytes);
       const bool valid = r < p.m.rows && b < given;
       const std::byte* want =
           valid ? p.m.scales.data() + (r / block_rows * given + b) * std::int64_t(bytes)
@@ -274,8 +281,7 @@ TEST(PackPanels, IsRepeatable) {
 TEST(PackPanels, RefusesWhatNoCodecDecodes) {
   WeightLayout odd = formats::kFp8BlockLayout;
   odd.block_cols = 24;
-  for (const WeightLayout& l :
-       {odd, formats::kMxfp8Layout, WeightLayout{.element = Element::kF32}})
+  for (const WeightLayout& l : {odd, formats::kMxfp8Layout, WeightLayout{.element = Element::kF32}})
     EXPECT_THAT(test::usage_error_of([&] { make_panel_layout(l, 16, 64); }),
                 testing::HasSubstr("no panel codec"));
   EXPECT_EQ(make_panel_layout(formats::kFp8BlockLayout, 16, 256).blocks(), 2);
@@ -356,8 +362,8 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
         for (std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, panels - 1})
           for (std::int64_t end : {begin + 1, panels}) {
             const std::int64_t first = (height * 3 + begin) % (kRows - height + 1);
-            Rows part{begin, end, {order.index.begin() + first,
-                                   order.index.begin() + first + height}};
+            Rows part{
+                begin, end, {order.index.begin() + first, order.index.begin() + first + height}};
             const std::vector<float> got = run(GetParam().gemm, w, x, part);
             const std::size_t size = std::size_t((end - begin) * kPanelRows);
             for (std::int64_t i = 0; i < height; ++i)

@@ -25,12 +25,12 @@ struct VerifiedLayer {
   std::int64_t layer = 0;
   std::string block, format, leaf;
   std::int64_t tokens = 0;
-  std::optional<double> rel_l2;         // to the given output; absent without one
+  std::optional<double> rel_l2;  // to the given output; absent without one
   double rel_l2_oracle = 0;
   std::optional<double> budget_rel_l2;  // absent when the weights were requantised
   double budget_rel_l2_oracle = 0;
-  std::int64_t ids_differing = 0;       // outside near ties
-  std::int64_t ids_near_tie = 0;        // left out of the comparison
+  std::int64_t ids_differing = 0;               // outside near ties
+  std::int64_t ids_near_tie = 0;                // left out of the comparison
   std::int64_t codes = 0, codes_differing = 0;  // of the second quantiser
   bool ok = false;
   std::vector<std::string> notices;
@@ -65,7 +65,8 @@ struct RunOptions {
 /// One layer's run.
 ///
 /// Units:   times in µs over calls with fresh routing; gbps counts the stored bytes of the distinct
-///          experts touched, gflops 2 (2 or 3) H I k T; share_of_roof is the larger of the two shares.
+///          experts touched, gflops 2 (2 or 3) H I k T; share_of_roof is the larger of the two
+///          shares.
 struct Measurement {
   std::string preset, checkpoint;
   std::int64_t layer = 0;

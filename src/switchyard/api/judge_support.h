@@ -12,11 +12,13 @@ namespace switchyard {
 /// The MoE layers that a command works on: the asked one, or every present one that is no
 /// multi-token-prediction layer.
 /// Errors:  UsageError for an index that is no MoE layer or is declared without tensors.
-std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint, std::optional<std::int64_t> layer);
+std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
+                                      std::optional<std::int64_t> layer);
 
 /// Hidden states of a calibration file for one layer; empty for an empty path.
 /// Errors:  UsageError, also when the width is not `hidden`.
-std::vector<float> calibration_from(const std::string& path, std::int64_t layer, std::int64_t hidden);
+std::vector<float> calibration_from(const std::string& path, std::int64_t layer,
+                                    std::int64_t hidden);
 
 /// Seeded N(0, 1) tokens, exact in bf16.
 ///

@@ -56,8 +56,9 @@ Deployment make_deployment(const BuildOptions& o) {
   d.fuse_shared = o.fuse_shared;
   d.env = resolve::environment();
   if (o.device == Device::kCuda && d.env.num_gpus == 0)
-    throw DeviceError("device cuda is pinned, but there is no GPU here (or this build has no CUDA "
-                      "twins); run on one that has, or use device cpu");
+    throw DeviceError(
+        "device cuda is pinned, but there is no GPU here (or this build has no CUDA "
+        "twins); run on one that has, or use device cpu");
   return d;
 }
 
@@ -89,7 +90,8 @@ const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& 
   }
   if (!verdict.eligible())
     throw CannotServe(cat("the shared expert's format ", w.shared->format, " cannot be served: ",
-                          to_string(verdict.reason()), ": ", verdict.detail()), "{}");
+                          to_string(verdict.reason()), ": ", verdict.detail()),
+                      "{}");
   return found.leaf;
 }
 
@@ -103,9 +105,10 @@ std::int64_t slice_multiple(const checkpoint::ExpertWeights& shared) {
 bool decide_fusion(const LayerWeights& w, const Deployment& d, std::vector<std::string>& notices) {
   const bool asked = d.fuse_shared || d.env.flag(kSharedFusionSwitch) == "1";
   if (!asked || !w.shared) return false;
-  const Eligibility verdict = can_fuse_shared(
-      w.problem, d, {w.shared->format, w.shared->activation, !formats::is_static(w.activation_quant),
-                     slice_multiple(w.shared->weights)});
+  const Eligibility verdict =
+      can_fuse_shared(w.problem, d,
+                      {w.shared->format, w.shared->activation,
+                       !formats::is_static(w.activation_quant), slice_multiple(w.shared->weights)});
   if (verdict.eligible()) return true;
   notices.push_back(cat("fused shared experts were asked for and are not used: ",
                         to_string(verdict.reason()), ": ", verdict.detail()));
@@ -121,7 +124,8 @@ std::vector<float> calibration_tokens(const BuildOptions& o, std::int64_t hidden
   for (float v : x) squares += double(v) * double(v);
   const float rms = x.empty() ? 1.0f : float(std::sqrt(squares / double(x.size())));
   const Random random(o.seed, 77);
-  while (std::int64_t(x.size()) < kCalibrationTokens * hidden) x.push_back(rms * random.normal(x.size()));
+  while (std::int64_t(x.size()) < kCalibrationTokens * hidden)
+    x.push_back(rms * random.normal(x.size()));
   return x;
 }
 
@@ -163,7 +167,8 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   options.fuse_shared = decide_fusion(weights, d, state->notices);
   options.memory_bytes = d.env.memory_bytes;
   options.progress = o.progress;
-  options.pool = std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::max(1, d.env.num_cpus));
+  options.pool =
+      std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::max(1, d.env.num_cpus));
   state->layer = std::make_unique<layer::Layer>(std::move(weights), options);
   calibrate(*state->layer, o, state->notices);
   return MoeLayer(std::move(state));

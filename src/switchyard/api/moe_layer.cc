@@ -17,7 +17,8 @@ namespace {
 using formats::Matrix;
 
 /// One matrix of a caller's [E, rows, cols] array; fp32 is rounded to bf16, the rest is borrowed.
-Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t rows, std::int64_t cols) {
+Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t rows,
+                     std::int64_t cols) {
   Matrix m;
   m.rows = rows;
   m.cols = cols;
@@ -28,7 +29,8 @@ Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t
     return m;
   }
   const float* values = static_cast<const float*>(base) + std::size_t(e) * count;
-  return formats::quantize_matrix({values, count}, rows, cols, {.element = formats::Element::kBf16});
+  return formats::quantize_matrix({values, count}, rows, cols,
+                                  {.element = formats::Element::kBf16});
 }
 
 std::vector<float> copy_floats(const float* data, std::int64_t count) {
@@ -54,13 +56,14 @@ checkpoint::ExpertWeights array_expert(const LayerArrays& a, std::int64_t e) {
 void check_arrays(const LayerArrays& a) {
   const Problem& p = a.problem;
   p.check();
-  require(fold_format(p.format) == "none", "layer arrays are unquantised, their problem says format ",
-          p.format, "; set BuildOptions::format to convert");
+  require(fold_format(p.format) == "none",
+          "layer arrays are unquantised, their problem says format ", p.format,
+          "; set BuildOptions::format to convert");
   require(a.up != nullptr && a.down != nullptr && (a.gate != nullptr) == p.gated(),
-          "layer arrays need up and down", p.gated() ? " and gate" : ", and no gate", " for activation ",
-          to_string(type_of(p.activation)));
-  require(p.num_shared == 0, "layer arrays have no shared expert, the problem says num_shared = ",
-          p.num_shared);
+          "layer arrays need up and down", p.gated() ? " and gate" : ", and no gate",
+          " for activation ", to_string(type_of(p.activation)));
+  require(p.num_shared == 0,
+          "layer arrays have no shared expert, the problem says num_shared = ", p.num_shared);
   require(a.router_weight != nullptr || p.routing.choice == ChoiceRule::kCaller,
           "layer arrays need router_weight unless the caller routes");
 }

@@ -22,11 +22,12 @@ namespace layer {
 class Layer;
 }
 
-/// How a layer is to be built; every field that is left alone follows the checkpoint or the machine.
+/// How a layer is to be built; every field that is left alone follows the checkpoint or the
+/// machine.
 struct BuildOptions {
   std::optional<std::string> format;  // converts the routed experts at load; absent: their own
   ActivationMode activations = ActivationMode::kFormat;
-  std::optional<Dtype> dtype;         // hidden states and output; absent: bf16, and f32 in f32 mode
+  std::optional<Dtype> dtype;  // hidden states and output; absent: bf16, and f32 in f32 mode
   Device device = Device::kCpu;
   std::string leaf;    // a pin: an identity or a query over one; never degrades
   std::string prefer;  // a device or an ancestor's backend word; may degrade, loudly
@@ -36,9 +37,9 @@ struct BuildOptions {
   std::optional<Parallel> parallel;
   std::int64_t slots = 0;
   std::optional<CombinePrecision> combine;
-  bool fuse_shared = false;         // opt in to fused shared experts
-  bool with_shared = true;          // false leaves the shared expert out
-  bool with_parallel_mlp = false;   // Granite's shared_mlp
+  bool fuse_shared = false;        // opt in to fused shared experts
+  bool with_shared = true;         // false leaves the shared expert out
+  bool with_parallel_mlp = false;  // Granite's shared_mlp
   std::optional<std::int64_t> top_k;
   std::optional<float> routed_scaling_factor;
   /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
@@ -49,9 +50,11 @@ struct BuildOptions {
 
 /// A caller's unquantised layer, canonical order; the arrays are read during construction only.
 ///
-/// Shapes:  gate, up [E, I, H] and down [E, H, I] row-major in `dtype` (gate null for one-projection
-///          kinds); gate_bias, up_bias [E, I], down_bias [E, H] fp32 or null; router_weight [E+Z, H],
-///          router_bias, choice_bias [E+Z], per_expert_scale [E] fp32 or null; hash_table [vocab, k].
+/// Shapes:  gate, up [E, I, H] and down [E, H, I] row-major in `dtype` (gate null for
+/// one-projection
+///          kinds); gate_bias, up_bias [E, I], down_bias [E, H] fp32 or null; router_weight [E+Z,
+///          H], router_bias, choice_bias [E+Z], per_expert_scale [E] fp32 or null; hash_table
+///          [vocab, k].
 struct LayerArrays {
   Problem problem;  // format is "none"; BuildOptions::format converts
   Dtype dtype = Dtype::kBf16;
@@ -122,6 +125,7 @@ class MoeLayer {
 /// No leaf can serve; the text is the one-line verdict, report_json() the whole report.
 class CannotServe : public Error {
  public:
+  /// `what`: one line; `report`: the resolution report as JSON.
   CannotServe(const std::string& what, std::string report)
       : Error(what), report_(std::move(report)) {}
   /// The complete resolution report as canonical JSON.

@@ -50,10 +50,15 @@ class LogitSource {
 class Bench {
  public:
   Bench(const MoeLayer& layer, const RunOptions& o)
-      : layer_(layer), o_(o), p_(layer.problem()),
-        experts_(p_.num_experts() + p_.routing.zero_experts), source_(o, experts_),
-        logits_(std::size_t(o.tokens * experts_)), ids_(std::size_t(o.tokens * p_.top_k())),
-        hidden_(random_tokens(o.tokens, p_.hidden, o.seed)), token_ids_(std::size_t(o.tokens)),
+      : layer_(layer),
+        o_(o),
+        p_(layer.problem()),
+        experts_(p_.num_experts() + p_.routing.zero_experts),
+        source_(o, experts_),
+        logits_(std::size_t(o.tokens * experts_)),
+        ids_(std::size_t(o.tokens * p_.top_k())),
+        hidden_(random_tokens(o.tokens, p_.hidden, o.seed)),
+        token_ids_(std::size_t(o.tokens)),
         workspace_(layer.workspace_bytes(o.tokens)) {
     const Dtype dtype = p_.dtype;
     typed_.resize(hidden_.size() * size_of(dtype));
@@ -93,7 +98,8 @@ class Bench {
     return std::int64_t(std::set<std::int32_t>(ids_.begin(), ids_.end()).size());
   }
 
-  /// Judges up to kCheckedTokens tokens spread over the batch, and that alone they have the same bits.
+  /// Judges up to kCheckedTokens tokens spread over the batch, and that alone they have the same
+  /// bits.
   layer::Judgement check(std::int64_t& checked, bool& same_bits) const {
     checked = std::min(o_.tokens, kCheckedTokens);
     const std::int64_t h = p_.hidden;
@@ -103,15 +109,18 @@ class Bench {
       const std::int64_t t = i * o_.tokens / checked;
       picked.push_back(t);
       hidden.insert(hidden.end(), hidden_.begin() + t * h, hidden_.begin() + (t + 1) * h);
-      logits.insert(logits.end(), logits_.begin() + t * experts_, logits_.begin() + (t + 1) * experts_);
+      logits.insert(logits.end(), logits_.begin() + t * experts_,
+                    logits_.begin() + (t + 1) * experts_);
       token_ids.push_back(token_ids_[std::size_t(t)]);
     }
     layer::Judgement j = layer::judge(
-        layer_.impl(), {checked, hidden.data(), token_ids.data(), {logits.data(), checked, experts_, experts_}});
+        layer_.impl(),
+        {checked, hidden.data(), token_ids.data(), {logits.data(), checked, experts_, experts_}});
     same_bits = true;
     for (std::int64_t i = 0; i < checked * h; ++i) {
       const std::int64_t at = picked[std::size_t(i / h)] * h + i % h;
-      same_bits = same_bits && double(load_element(p_.dtype, out_.data(), at)) == j.out[std::size_t(i)];
+      same_bits =
+          same_bits && double(load_element(p_.dtype, out_.data(), at)) == j.out[std::size_t(i)];
     }
     return j;
   }
@@ -167,8 +176,9 @@ void time_calls(Bench& bench, const MoeLayer& layer, Measurement& m) {
                        double(p.top_k()) * double(m.tokens);
   m.gbps = double(m.distinct_experts) * double(layer.expert_stored_bytes()) / m.time_p50 * 1e-3;
   m.gflops = flops / m.time_p50 * 1e-3;
-  const tune::Roof roof = tune::measure_roof(*layer.impl().options().pool, layer.impl().options().isa,
-                                             layer.impl().routed().packed.bytes());
+  const tune::Roof roof =
+      tune::measure_roof(*layer.impl().options().pool, layer.impl().options().isa,
+                         layer.impl().routed().packed.bytes());
   m.roof_gbps = roof.gbps;
   m.roof_gflops = roof.gflops;
   m.share_of_roof = std::max(m.gbps / roof.gbps, m.gflops / roof.gflops);
@@ -220,8 +230,8 @@ RunResult run(const RunOptions& o) {
   } else {
     const Checkpoint checkpoint = Checkpoint::open(o.checkpoint);
     for (const LayerEntry& entry : chosen_layers(checkpoint, o.layer)) {
-      build.calibration = calibration_from(o.calibrate, entry.index,
-                                           checkpoint.impl().problem(entry.index).hidden);
+      build.calibration =
+          calibration_from(o.calibrate, entry.index, checkpoint.impl().problem(entry.index).hidden);
       result.measurements.push_back(
           measure(MoeLayer::from_checkpoint(checkpoint, entry.index, build), o));
     }

@@ -32,7 +32,9 @@ Trial trial_for(const VerifyOptions& o, const LayerEntry& entry, std::int64_t hi
   }
   const auto file = checkpoint::SafetensorsFile::open(o.io);
   checkpoint::MoeIo io = checkpoint::read_moe_io(file, entry.index, hidden);
-  return {io.tokens, std::move(io.hidden_states), std::move(io.output),
+  return {io.tokens,
+          std::move(io.hidden_states),
+          std::move(io.output),
           {io.token_ids.begin(), io.token_ids.end()}};
 }
 
@@ -48,7 +50,8 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   const MoeLayer layer = MoeLayer::from_checkpoint(checkpoint, entry.index, build);
   const std::int64_t vocab = layer.impl().weights().router.vocab;
   std::vector<std::int64_t> ids = trial.token_ids;
-  require(vocab == 0 || !ids.empty(), o.io, ": layer ", entry.index, " routes by token id, but the file "
+  require(vocab == 0 || !ids.empty(), o.io, ": layer ", entry.index,
+          " routes by token id, but the file "
           "holds no token_ids; add them");
   if (o.io.empty() && vocab > 0)
     for (std::int64_t& id : ids) id %= vocab;
@@ -81,22 +84,28 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
 
 }  // namespace
 
-std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint, std::optional<std::int64_t> layer) {
+std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
+                                      std::optional<std::int64_t> layer) {
   std::vector<LayerEntry> chosen;
   std::string known;
   for (const LayerEntry& e : checkpoint.layers()) {
     known += cat(known.empty() ? "" : ", ", e.index, e.present ? "" : " (absent)");
     if (layer ? e.index == *layer : e.present && !e.is_mtp) chosen.push_back(e);
   }
-  require(!layer || !chosen.empty(), "layer ", layer.value_or(0), " is no MoE layer of this checkpoint; "
-          "it has ", known.empty() ? "none" : known);
-  require(!layer || chosen[0].present, "layer ", layer.value_or(0), " is declared (multi-token "
-          "prediction) but the checkpoint holds none of its tensors; choose one of ", known);
+  require(!layer || !chosen.empty(), "layer ", layer.value_or(0),
+          " is no MoE layer of this checkpoint; "
+          "it has ",
+          known.empty() ? "none" : known);
+  require(!layer || chosen[0].present, "layer ", layer.value_or(0),
+          " is declared (multi-token "
+          "prediction) but the checkpoint holds none of its tensors; choose one of ",
+          known);
   require(!chosen.empty(), "the checkpoint holds no MoE layer");
   return chosen;
 }
 
-std::vector<float> calibration_from(const std::string& path, std::int64_t layer, std::int64_t hidden) {
+std::vector<float> calibration_from(const std::string& path, std::int64_t layer,
+                                    std::int64_t hidden) {
   if (path.empty()) return {};
   return checkpoint::read_hidden_states(checkpoint::SafetensorsFile::open(path), layer, hidden);
 }

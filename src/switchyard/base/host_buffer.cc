@@ -12,7 +12,8 @@ namespace switchyard {
 HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require(p != MAP_FAILED, "cannot map ", bytes, " bytes of memory: the system refused them; use a "
+  require(p != MAP_FAILED, "cannot map ", bytes,
+          " bytes of memory: the system refused them; use a "
           "smaller layer, a format with fewer bits, or a machine with more memory");
   // Only a hint: without huge pages a layer's stream costs more address translations.
   madvise(p, bytes, MADV_HUGEPAGE);

@@ -6,8 +6,8 @@
 
 namespace switchyard {
 
-/// A counter-based generator: value i of stream s is a pure function, so any part of an array can be
-/// made by any thread. Not for cryptography.
+/// A counter-based generator: value i of stream s is a pure function, so any part of an array can
+/// be made by any thread. Not for cryptography.
 ///
 /// Source: the splitmix64 finaliser.
 class Random {

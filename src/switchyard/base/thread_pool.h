@@ -28,7 +28,8 @@ class ThreadPool {
   template <class F>
   void for_each(std::int64_t count, F&& f) {
     using Fn = std::remove_reference_t<F>;
-    run(count, [](void* fn, std::int64_t i, int member) { (*static_cast<Fn*>(fn))(i, member); },
+    run(
+        count, [](void* fn, std::int64_t i, int member) { (*static_cast<Fn*>(fn))(i, member); },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 

@@ -47,10 +47,10 @@ using ExpertSource = std::function<ExpertWeights(std::int64_t e)>;
 
 /// One MoE layer of a checkpoint (or of a preset, or of caller's arrays) in canonical form.
 struct LayerWeights {
-  std::int64_t layer = 0;  // the checkpoint's layer index
-  std::string block;       // tensor prefix, e.g. "model.layers.3.mlp"
-  Problem problem;         // with the layer's own final format
-  formats::WeightLayout layout;             // the routed experts' storage
+  std::int64_t layer = 0;        // the checkpoint's layer index
+  std::string block;             // tensor prefix, e.g. "model.layers.3.mlp"
+  Problem problem;               // with the layer's own final format
+  formats::WeightLayout layout;  // the routed experts' storage
   formats::ActivationQuant activation_quant = formats::ActivationQuant::kNone;  // as declared
   RouterWeights router;
   ExpertSource expert;

@@ -20,9 +20,10 @@ struct CallerRouting {
 
 /// Output before finalize, for a caller that fuses the rest.
 ///
-/// Shapes:  rows [tokens * k, hidden] in the layer's dtype, (token, choice) order; weights [tokens, k]
-///          (1 where the weight is on the input); index [tokens, k] row or -1; shared [tokens, hidden]
-///          in the layer's dtype, or null when the layer has no shared expert.
+/// Shapes:  rows [tokens * k, hidden] in the layer's dtype, (token, choice) order; weights [tokens,
+/// k]
+///          (1 where the weight is on the input); index [tokens, k] row or -1; shared [tokens,
+///          hidden] in the layer's dtype, or null when the layer has no shared expert.
 struct Unfinalised {
   void* rows = nullptr;
   float* weights = nullptr;
@@ -41,16 +42,17 @@ struct StageCapture {
 
 /// What really ran, written by the forward itself; a test compares it with the plan.
 struct Trace {
-  std::string leaf;         // identity of what executed the routed experts
-  std::string shared_leaf;  // of the shared expert; empty when there is none or it is fused
-  CpuIsa isa = CpuIsa::kPortable;
+  std::string leaf;                // identity of what executed the routed experts
+  std::string shared_leaf;         // of the shared expert; empty when there is none or it is fused
+  CpuIsa isa = CpuIsa::kPortable;  // the tier of the twin that ran, not of the machine
   bool routed_here = false;
   bool fused_shared = false;
 };
 
 /// One call.
 ///
-/// Shapes:  hidden [tokens, H] with stride, in the layer's dtype; logits [tokens, E+Z] fp32 or empty
+/// Shapes:  hidden [tokens, H] with stride, in the layer's dtype; logits [tokens, E+Z] fp32 or
+/// empty
 ///          (then the router computes them); token_ids [tokens] where routing needs them; out
 ///          [tokens, H] with stride or null; expert_counts [E+Z] added to, or null.
 struct ForwardArgs {
@@ -64,8 +66,8 @@ struct ForwardArgs {
   std::int64_t out_stride = 0;
   Unfinalised* unfinalised = nullptr;
   std::int64_t* expert_counts = nullptr;
-  std::int32_t* ids_out = nullptr;    // [tokens, k] chosen ids, or null
-  float* weights_out = nullptr;       // [tokens, k], or null
+  std::int32_t* ids_out = nullptr;  // [tokens, k] chosen ids, or null
+  float* weights_out = nullptr;     // [tokens, k], or null
   StageCapture* capture = nullptr;
   Trace* trace = nullptr;
   std::span<std::byte> workspace;

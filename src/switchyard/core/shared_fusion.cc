@@ -63,8 +63,7 @@ Eligibility enough_choices(const Problem& p) {
 }  // namespace
 
 Eligibility can_fuse_shared(const Problem& p, const Deployment& d, const SharedFusionQuestion& q) {
-  return first_reject(
-      {opted_in(d), one_place(d), fitting_shape(p), same_kind(p, q),
+  return first_reject({opted_in(d), one_place(d), fitting_shape(p), same_kind(p, q),
                        whole_blocks(p, q), enough_choices(p)});
 }
 

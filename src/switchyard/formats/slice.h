@@ -7,7 +7,8 @@ namespace switchyard::formats {
 
 /// Rows [begin, begin + size) of `m`; codes are borrowed from it or from what it borrows.
 ///
-/// Errors:  UsageError when the cut falls inside a scale block (a multiple of block_rows is needed),
+/// Errors:  UsageError when the cut falls inside a scale block (a multiple of block_rows is
+/// needed),
 ///          InternalError outside the matrix.
 Matrix slice_rows(const Matrix& m, std::int64_t begin, std::int64_t size);
 

@@ -39,11 +39,15 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
                       const checkpoint::ExpertSource& source, const Activation& activation,
                       const LayerOptions& options, bool& missing_scale) {
   ensure(leaf.ffn != nullptr, "leaf ", leaf.id.str(), " has no kernels, yet it was chosen");
-  ExpertBank bank{.shape = shape, .layout = leaf.ffn->layout(shape), .packed = {}, .scales = {},
+  ExpertBank bank{.shape = shape,
+                  .layout = leaf.ffn->layout(shape),
+                  .packed = {},
+                  .scales = {},
                   .activation = {}};
   const std::int64_t bytes = shape.experts * std::int64_t(bank.layout.bytes);
-  require(options.memory_bytes == 0 || bytes < options.memory_bytes, "the packed experts need ", bytes,
-          " bytes (", shape.experts, " experts of ", bank.layout.bytes, "), ", options.memory_bytes,
+  require(options.memory_bytes == 0 || bytes < options.memory_bytes, "the packed experts need ",
+          bytes, " bytes (", shape.experts, " experts of ", bank.layout.bytes, "), ",
+          options.memory_bytes,
           " are available; choose a format with fewer bits or a smaller layer");
   bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
@@ -53,20 +57,23 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   options.pool->for_each(shape.experts, [&](std::int64_t e, int) {
     const checkpoint::ExpertWeights expert = source(e);
     note_scales(expert, e, declared);
-    leaf.ffn->pack(shape, bank.layout, expert, 1.0f,
-                   bank.packed.bytes().subspan(std::size_t(e) * bank.layout.bytes, bank.layout.bytes));
+    leaf.ffn->pack(
+        shape, bank.layout, expert, 1.0f,
+        bank.packed.bytes().subspan(std::size_t(e) * bank.layout.bytes, bank.layout.bytes));
     std::lock_guard lock(progress_lock);
     if (options.progress) options.progress(++done, shape.experts);
   });
-  // Fused shared experts follow the routed ones and have the constants of a shared expert: its first.
+  // Fused shared experts follow the routed ones and have the constants of a shared expert: its
+  // first.
   const std::int64_t routed = shape.experts - shape.unscaled_choices;
   for (std::int64_t e = 0; e < shape.experts; ++e)
     bank.activation.push_back(lower(activation, e < routed ? e : 0));
   bank.scales.fc2.assign(std::size_t(shape.experts), 1.0f);
-  missing_scale = formats::is_static(shape.quant) &&
-                  (any_missing(declared.fc1) || any_missing(declared.fc2));
+  missing_scale =
+      formats::is_static(shape.quant) && (any_missing(declared.fc1) || any_missing(declared.fc2));
   if (formats::is_static(shape.quant) && !missing_scale)
-    set_static_scales(bank, {*std::max_element(declared.fc1.begin(), declared.fc1.end()), declared.fc2});
+    set_static_scales(bank,
+                      {*std::max_element(declared.fc1.begin(), declared.fc1.end()), declared.fc2});
   return bank;
 }
 

@@ -7,7 +7,8 @@
 namespace switchyard::layer {
 namespace {
 
-std::vector<float> slice_bias(const std::vector<float>& bias, std::int64_t begin, std::int64_t size) {
+std::vector<float> slice_bias(const std::vector<float>& bias, std::int64_t begin,
+                              std::int64_t size) {
   if (bias.empty()) return {};
   return {bias.begin() + begin, bias.begin() + begin + size};
 }

@@ -15,11 +15,13 @@ using formats::ActivationQuant;
 // Scales computed in fp32 and in double differ in their last places; codes differ by a step.
 constexpr double kSameCode = 1e-3;
 
-bool requantises(ActivationQuant q) { return q != ActivationQuant::kNone && q != ActivationQuant::kF32; }
+bool requantises(ActivationQuant q) {
+  return q != ActivationQuant::kNone && q != ActivationQuant::kF32;
+}
 
 struct LeafRun {
   std::vector<std::byte> hidden, out;
-  std::vector<float> exact;    // what the hidden dtype holds
+  std::vector<float> exact;  // what the hidden dtype holds
   std::vector<double> inter;
   std::vector<std::int32_t> ids;
   std::vector<float> weights;
@@ -75,7 +77,8 @@ std::int64_t find_flips(const LeafRun& run, const OracleResult& oracle, std::int
   return count;
 }
 
-/// Zeroes both sides of the tokens whose near tie went the other way: their experts differ lawfully.
+/// Zeroes both sides of the tokens whose near tie went the other way: their experts differ
+/// lawfully.
 void drop_swapped(const std::vector<std::int64_t>& swapped, std::int64_t hidden,
                   std::vector<double>& y, std::vector<double>& r) {
   for (std::int64_t t : swapped) {
@@ -88,10 +91,14 @@ void drop_swapped(const std::vector<std::int64_t>& swapped, std::int64_t hidden,
 
 Budgets budgets_of(ActivationQuant q) {
   switch (q) {
-    case ActivationQuant::kF32: return {1e-5, 1e-5};
-    case ActivationQuant::kNone: return {5e-3, 5e-3};
-    case ActivationQuant::kNvfp4: return {2e-3, 0.20};
-    default: return {2e-3, 0.06};
+    case ActivationQuant::kF32:
+      return {1e-5, 1e-5};
+    case ActivationQuant::kNone:
+      return {5e-3, 5e-3};
+    case ActivationQuant::kNvfp4:
+      return {2e-3, 0.20};
+    default:
+      return {2e-3, 0.06};
   }
 }
 
@@ -115,8 +122,11 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
   const ops::FfnShape& s = layer.routed().shape;
   const std::int64_t hidden = layer.problem().hidden;
   const LeafRun run = run_leaf(layer, a);
-  OracleArgs ask{.tokens = a.tokens, .hidden = run.exact.data(), .token_ids = a.token_ids,
-                 .logits = a.logits, .leaf_ids = run.ids.data(),
+  OracleArgs ask{.tokens = a.tokens,
+                 .hidden = run.exact.data(),
+                 .token_ids = a.token_ids,
+                 .logits = a.logits,
+                 .leaf_ids = run.ids.data(),
                  .leaf_weights = run.weights.data()};
   OracleResult oracle = run_oracle(layer, ask);
   Judgement j;

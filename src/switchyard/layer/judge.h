@@ -25,7 +25,8 @@ double rel_l2(const double* y, const double* r, std::size_t size);
 
 /// Tokens to judge a layer on.
 ///
-/// Shapes:  hidden [tokens, H] fp32 dense; rounded to the layer's dtype before use. logits may be empty.
+/// Shapes:  hidden [tokens, H] fp32 dense; rounded to the layer's dtype before use. logits may be
+/// empty.
 struct JudgeArgs {
   std::int64_t tokens = 0;
   const float* hidden = nullptr;
@@ -47,8 +48,8 @@ struct Judgement {
   bool ok(const Budgets& budgets) const;
 };
 
-/// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of the second quantiser
-/// are compared with the oracle fed the leaf's own codes, and counted.
+/// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of the second
+/// quantiser are compared with the oracle fed the leaf's own codes, and counted.
 Judgement judge(const Layer& layer, const JudgeArgs& args);
 
 }  // namespace switchyard::layer

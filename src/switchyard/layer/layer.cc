@@ -106,14 +106,16 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   const checkpoint::SharedExpert& shared = *weights_.shared;
   LayerOptions quiet = options_;
   quiet.progress = nullptr;
-  shared_ = build_bank(shared_shape(weights_, options_), *options_.shared_leaf,
-                       [&](std::int64_t) { return shared.weights; }, shared.activation, quiet, missing);
+  shared_ = build_bank(
+      shared_shape(weights_, options_), *options_.shared_leaf,
+      [&](std::int64_t) { return shared.weights; }, shared.activation, quiet, missing);
   require(!missing, "layer ", weights_.layer, ": the shared expert's format ", shared.format,
           " needs input_scale tensors, which the checkpoint lacks");
 }
 
 std::int64_t Layer::packed_bytes() const {
-  return std::int64_t(routed_.packed.bytes().size() + (shared_ ? shared_->packed.bytes().size() : 0));
+  return std::int64_t(routed_.packed.bytes().size() +
+                      (shared_ ? shared_->packed.bytes().size() : 0));
 }
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
@@ -123,7 +125,8 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   const std::int64_t h = problem().hidden, width = routed_.shape.top_k;
   std::vector<std::int32_t> ids(std::size_t(tokens * width), -1);
   std::vector<float> weights(ids.size(), 1.0f), out(std::size_t(tokens * h));
-  std::vector<float> logits(std::size_t(tokens * (problem().num_experts() + problem().routing.zero_experts)));
+  std::vector<float> logits(
+      std::size_t(tokens * (problem().num_experts() + problem().routing.zero_experts)));
   ForwardArgs args;
   args.tokens = tokens;
   args.hidden = hidden;
@@ -137,8 +140,8 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   shape.quant = formats::ActivationQuant::kF32;
   std::vector<double> inter(ids.size() * std::size_t(shape.inter));
   StageCapture capture{inter.data()};
-  HostBuffer workspace(options_.leaf->ffn->workspace_bytes(shape, routed_.layout, tokens,
-                                                           options_.pool->size()));
+  HostBuffer workspace(
+      options_.leaf->ffn->workspace_bytes(shape, routed_.layout, tokens, options_.pool->size()));
   ops::FfnArgs f;
   f.shape = &shape;
   f.layout = &routed_.layout;
@@ -158,7 +161,8 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   options_.leaf->ffn->forward(f);
 
   const float x_amax = input_amax(shape, tokens, hidden, weights);
-  set_static_scales(routed_, scales_from(shape, declared, x_amax, amax_by_expert(shape, ids, inter)));
+  set_static_scales(routed_,
+                    scales_from(shape, declared, x_amax, amax_by_expert(shape, ids, inter)));
   needs_calibration_ = false;
 }
 

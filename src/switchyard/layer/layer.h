@@ -55,24 +55,29 @@ struct ExpertBank {
 
 /// One MoE layer on one rank: routing, experts, shared expert, finalize.
 ///
-/// Immutable after calibrate(); forwards with distinct workspaces may be issued from several threads
-/// and take turns on the pool.
+/// Immutable after calibrate(); forwards with distinct workspaces may be issued from several
+/// threads and take turns on the pool.
 class Layer {
  public:
   /// Packs every expert. Errors: UsageError for weights that contradict the problem or the leaf.
   Layer(checkpoint::LayerWeights weights, const LayerOptions& options);
 
+  /// The complete problem, modes included.
   const Problem& problem() const { return weights_.problem; }
+  /// The canonical weights; experts are still read lazily, for the oracle.
   const checkpoint::LayerWeights& weights() const { return weights_; }
+  /// The packed routed experts, fused shared ones behind them.
   const ExpertBank& routed() const { return routed_; }
+  /// The packed shared expert; null when there is none or it is fused.
   const ExpertBank* shared() const { return shared_ ? &*shared_ : nullptr; }
+  /// What it was built with.
   const LayerOptions& options() const { return options_; }
   /// Bytes of the packed experts, shared ones included.
   std::int64_t packed_bytes() const;
   /// True when a static quantiser has no scales yet: a forward then throws UsageError.
   bool needs_calibration() const { return needs_calibration_; }
-  /// Sets the static scales from a run in f32 mode: amax with 5 % head room; FC1's over all experts,
-  /// FC2's per expert, an expert that saw no token takes the layer's maximum.
+  /// Sets the static scales from a run in f32 mode: amax with 5 % head room; FC1's over all
+  /// experts, FC2's per expert, an expert that saw no token takes the layer's maximum.
   ///
   /// Shapes:  hidden [tokens, H] fp32 dense; token_ids [tokens] or null.
   void calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids);
@@ -82,8 +87,6 @@ class Layer {
   void forward(const ForwardArgs& args) const;
 
  private:
-  friend class SingleRank;
-
   checkpoint::LayerWeights weights_;
   LayerOptions options_;
   ExpertBank routed_;

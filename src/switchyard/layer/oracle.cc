@@ -14,7 +14,7 @@ namespace {
 struct Choice {
   std::vector<std::int32_t> ids;  // [tokens, k]
   std::vector<float> weights;
-  std::vector<double> gaps;       // [tokens]
+  std::vector<double> gaps;  // [tokens]
 };
 
 Choice choose(const Layer& layer, const OracleArgs& a) {
@@ -26,13 +26,17 @@ Choice choose(const Layer& layer, const OracleArgs& a) {
   if (logits.data == nullptr) {
     own.resize(std::size_t(a.tokens * experts));
     logits = {own.data(), a.tokens, experts, experts};
-    ops::router_gemm_ref({.dtype = Dtype::kF32, .x = a.hidden, .x_stride = p.hidden, .hidden = p.hidden,
+    ops::router_gemm_ref({.dtype = Dtype::kF32,
+                          .x = a.hidden,
+                          .x_stride = p.hidden,
+                          .hidden = p.hidden,
                           .weight = w.weight.data(),
                           .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
                           .logits = {own.data(), a.tokens, experts, experts}});
   }
   Choice c{std::vector<std::int32_t>(std::size_t(a.tokens * k)),
-           std::vector<float>(std::size_t(a.tokens * k)), std::vector<double>(std::size_t(a.tokens))};
+           std::vector<float>(std::size_t(a.tokens * k)),
+           std::vector<double>(std::size_t(a.tokens))};
   const ops::RouteArgs route{
       .logits = logits,
       .spec = &p.routing,
@@ -62,11 +66,12 @@ void compare_ids(const OracleArgs& a, const Choice& c, std::int64_t k, OracleRes
   }
 }
 
-/// Where the weight multiplies the input it stands in front of a quantiser, which one unit in the last
-/// place can flip: the leaf's own weights are then taken where they agree with the oracle's.
+/// Where the weight multiplies the input it stands in front of a quantiser, which one unit in the
+/// last place can flip: the leaf's own weights are then taken where they agree with the oracle's.
 void adopt_input_weights(const Layer& layer, const OracleArgs& a, Choice& c) {
   constexpr float kSameWeight = 1e-5f;
-  if (layer.problem().routing.placement != WeightPlacement::kInput || a.leaf_weights == nullptr) return;
+  if (layer.problem().routing.placement != WeightPlacement::kInput || a.leaf_weights == nullptr)
+    return;
   for (std::size_t i = 0; i < c.weights.size(); ++i)
     if (std::abs(a.leaf_weights[i] - c.weights[i]) <= kSameWeight * std::abs(c.weights[i]))
       c.weights[i] = a.leaf_weights[i];
@@ -84,10 +89,16 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
   std::vector<std::int32_t> ids(std::size_t(a.tokens), 0);
   std::vector<float> ones(std::size_t(a.tokens), 1.0f);
   std::vector<double> rows(std::size_t(a.tokens * h));
-  ops::grouped_ffn_ref({.shape = &bank->shape, .expert = &source, .fc1_input_scale = bank->scales.fc1,
+  ops::grouped_ffn_ref({.shape = &bank->shape,
+                        .expert = &source,
+                        .fc1_input_scale = bank->scales.fc1,
                         .fc2_input_scale = bank->scales.fc2.data(),
-                        .activation = bank->activation.data(), .tokens = a.tokens, .x = a.hidden,
-                        .ids = ids.data(), .weights = ones.data(), .rows = rows.data(),
+                        .activation = bank->activation.data(),
+                        .tokens = a.tokens,
+                        .x = a.hidden,
+                        .ids = ids.data(),
+                        .weights = ones.data(),
+                        .rows = rows.data(),
                         .pool = layer.options().pool.get()});
   for (std::int64_t t = 0; t < a.tokens && !shared.gate.empty(); ++t) {
     double z = 0;
@@ -102,7 +113,8 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
 Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
   const std::int64_t k = layer.problem().top_k(), width = layer.routed().shape.top_k;
   Choice out{std::vector<std::int32_t>(std::size_t(tokens * width)),
-             std::vector<float>(std::size_t(tokens * width), 1.0f), {}};
+             std::vector<float>(std::size_t(tokens * width), 1.0f),
+             {}};
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < width; ++j) {
       const std::size_t at = std::size_t(t * width + j);
@@ -128,14 +140,22 @@ OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   result.ids = c.ids;
   result.out.resize(std::size_t(a.tokens * layer.problem().hidden));
   result.inter.resize(c.ids.size() * std::size_t(bank.shape.inter));
-  ops::grouped_ffn_ref({.shape = &bank.shape, .expert = &source, .fc1_input_scale = bank.scales.fc1,
+  ops::grouped_ffn_ref({.shape = &bank.shape,
+                        .expert = &source,
+                        .fc1_input_scale = bank.scales.fc1,
                         .fc2_input_scale = bank.scales.fc2.data(),
-                        .activation = bank.activation.data(), .tokens = a.tokens, .x = a.hidden,
-                        .ids = c.ids.data(), .weights = c.weights.data(),
+                        .activation = bank.activation.data(),
+                        .tokens = a.tokens,
+                        .x = a.hidden,
+                        .ids = c.ids.data(),
+                        .weights = c.weights.data(),
                         .factor = double(layer.problem().routed_scaling_factor),
-                        .addend = shared.empty() ? nullptr : shared.data(), .out = result.out.data(),
-                        .inter_out = result.inter.data(), .inter_in = a.leaf_inter,
-                        .use_inter = a.use_leaf_inter, .pool = layer.options().pool.get()});
+                        .addend = shared.empty() ? nullptr : shared.data(),
+                        .out = result.out.data(),
+                        .inter_out = result.inter.data(),
+                        .inter_in = a.leaf_inter,
+                        .use_inter = a.use_leaf_inter,
+                        .pool = layer.options().pool.get()});
   return result;
 }
 

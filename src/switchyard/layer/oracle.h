@@ -8,12 +8,14 @@
 
 namespace switchyard::layer {
 
-/// Below this choice gap two correct twins may order experts differently; such ids are not compared.
+/// Below this choice gap two correct twins may order experts differently; such ids are not
+/// compared.
 inline constexpr double kNearTie = 1e-5;
 
 /// What the oracle is asked, beside the layer: the tokens, and what the leaf chose and quantised.
 ///
-/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens, E+Z] or
+/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens, E+Z]
+/// or
 ///          empty, then the oracle's own router runs; leaf_ids [tokens, k];
 ///          leaf_inter [tokens * choices, I], or null; use_leaf_inter [tokens * choices] or null.
 struct OracleArgs {
@@ -22,7 +24,8 @@ struct OracleArgs {
   const std::int64_t* token_ids = nullptr;
   Span2d<const float> logits;
   const std::int32_t* leaf_ids = nullptr;
-  const float* leaf_weights = nullptr;  // [tokens, k] or null; read where weights multiply the input
+  const float* leaf_weights =
+      nullptr;  // [tokens, k] or null; read where weights multiply the input
   const double* leaf_inter = nullptr;
   const std::uint8_t* use_leaf_inter = nullptr;
 };
@@ -34,11 +37,12 @@ struct OracleResult {
   std::vector<double> out, inter;
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> swapped;  // tokens whose near tie the leaf decided the other way
-  std::int64_t ids_near_tie = 0;   // tokens whose choice was too close to compare
-  std::int64_t ids_differing = 0;  // tokens whose ids differ although the gap was wide
+  std::int64_t ids_near_tie = 0;      // tokens whose choice was too close to compare
+  std::int64_t ids_differing = 0;     // tokens whose ids differ although the gap was wide
 };
 
-/// Runs the whole layer in double: router, routing, experts, shared expert, finalize. Slow; allocates.
+/// Runs the whole layer in double: router, routing, experts, shared expert, finalize. Slow;
+/// allocates.
 OracleResult run_oracle(const Layer& layer, const OracleArgs& args);
 
 }  // namespace switchyard::layer

@@ -58,13 +58,15 @@ void shared_weights(const Layer& layer, const ForwardArgs& a, Parts& parts) {
     float z = 0;
     for (std::size_t k = 0; k < gate.size(); ++k)
       z += load_element(layer.options().dtype, row_of(a, layer.options().dtype, t),
-                        std::int64_t(k)) * gate[k];
+                        std::int64_t(k)) *
+           gate[k];
     parts.shared_weights[std::size_t(t)] = gate.empty() ? 1.0f : 1.0f / (1.0f + std::exp(-z));
     parts.shared_ids[std::size_t(t)] = 0;
   });
 }
 
-ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardArgs& a, Parts& parts) {
+ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardArgs& a,
+                      Parts& parts) {
   ops::FfnArgs f;
   f.shape = &bank.shape;
   f.layout = &bank.layout;
@@ -92,27 +94,38 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   layer.options().shared_leaf->ffn->forward(f);
 }
 
+void check_routing_args(const Layer& layer, const ForwardArgs& a) {
+  const CallerRouting& r = a.routing;
+  const bool ids = r.ids != nullptr;
+  const bool plain = r.weights != nullptr, factored = r.factored_weights != nullptr;
+  require(
+      a.logits.data == nullptr || !ids,
+      "forward: logits and expert ids are both given; the ids would make the logits meaningless");
+  require(!ids || plain != factored,
+          "forward: caller-given ids need weights of exactly one kind, with or without "
+          "routed_scaling_factor");
+  require(ids || (!plain && !factored),
+          "forward: weights are given without the expert ids that they belong to; give both, or "
+          "neither");
+  require(layer.problem().routing.choice != ChoiceRule::kCaller || ids,
+          "forward: this layer's routing is the caller's, so ids and weights must be given");
+}
+
 void check_args(const Layer& layer, const ForwardArgs& a) {
   const Problem& p = layer.problem();
   require(a.tokens >= 0, "forward: tokens = ", a.tokens, " is negative");
-  const bool none = a.tokens == 0;  // then an empty array's null pointer is as good as any
-  require(none || (a.hidden != nullptr && a.hidden_stride >= p.hidden), "forward: hidden states need "
-          "a pointer and a stride of at least H = ", p.hidden, ", the stride is ", a.hidden_stride);
-  require(none || (a.out != nullptr) != (a.unfinalised != nullptr),
+  require(!layer.needs_calibration(), "forward: format ", p.format,
+          " has static activation scales and this layer has none; calibrate it first, or ask for "
+          "activations = bf16");
+  if (a.tokens == 0) return;  // an empty array's pointer may be null
+  require(a.hidden != nullptr && a.hidden_stride >= p.hidden,
+          "forward: hidden states need a pointer and a stride of at least H = ", p.hidden,
+          ", the stride is ", a.hidden_stride);
+  require((a.out != nullptr) != (a.unfinalised != nullptr),
           "forward: give either an output or an unfinalised output, exactly one of them");
   require(a.out == nullptr || a.out_stride >= p.hidden, "forward: output stride ", a.out_stride,
           " is below H = ", p.hidden);
-  require(!layer.needs_calibration(), "forward: format ", p.format, " has static activation scales and "
-          "this layer has none; calibrate it first, or ask for activations = bf16");
-  require(a.logits.data == nullptr || a.routing.ids == nullptr,
-          "forward: logits and expert ids are both given; the ids would make the logits meaningless");
-  const bool plain = a.routing.weights != nullptr, factored = a.routing.factored_weights != nullptr;
-  require(none || a.routing.ids == nullptr || plain != factored, "forward: caller-given ids need weights "
-          "of exactly one kind, with or without routed_scaling_factor");
-  require(none || a.routing.ids != nullptr || (!plain && !factored), "forward: weights are given without "
-          "the expert ids that they belong to; give both, or neither");
-  require(none || p.routing.choice != ChoiceRule::kCaller || a.routing.ids != nullptr,
-          "forward: this layer's routing is the caller's, so ids and weights must be given");
+  check_routing_args(layer, a);
 }
 
 void take_caller_routing(const Layer& layer, const ForwardArgs& a, Routed& r) {
@@ -139,7 +152,8 @@ void report_routing(const Layer& layer, const ForwardArgs& a, const Routed& r) {
     }
 }
 
-void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r, const Parts& parts) {
+void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r,
+                       const Parts& parts) {
   Unfinalised& u = *a.unfinalised;
   const Problem& p = layer.problem();
   const bool on_input = p.routing.placement == WeightPlacement::kInput;
@@ -160,8 +174,9 @@ void check_unfinalised(const Layer& layer, const Unfinalised& u) {
           "forward: an unfinalised output needs rows, weights and index");
   require(layer.shared() == nullptr || u.shared != nullptr,
           "forward: this layer has a shared expert, so an unfinalised output needs its buffer");
-  require(layer.routed().shape.unscaled_choices == 0,
-          "forward: fused shared experts cannot be left unfinalised; build the layer without fusion");
+  require(
+      layer.routed().shape.unscaled_choices == 0,
+      "forward: fused shared experts cannot be left unfinalised; build the layer without fusion");
 }
 
 void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts& parts) {
@@ -187,7 +202,7 @@ void write_trace(const Layer& layer, const ForwardArgs& a) {
   a.trace->leaf = layer.options().leaf->id.str();
   a.trace->shared_leaf =
       layer.shared() != nullptr ? layer.options().shared_leaf->id.str() : std::string();
-  a.trace->isa = layer.options().isa;
+  a.trace->isa = ops::panel_twin(layer.options().isa).tier;
   a.trace->routed_here = a.routing.ids == nullptr;
   a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
 }
@@ -223,21 +238,24 @@ void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
   const checkpoint::RouterWeights& w = layer.weights().router;
   const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
   const bool given = a.logits.data != nullptr;
-  ops::RouteArgs route{.logits = given ? a.logits
-                                       : Span2d<const float>{logits_buffer.data(), a.tokens, experts, experts},
-                       .spec = &p.routing,
-                       .choice_bias = w.choice_bias.empty() ? nullptr : w.choice_bias.data(),
-                       .per_expert_scale = w.per_expert_scale.empty() ? nullptr : w.per_expert_scale.data(),
-                       .hash_table = w.hash_table.empty() ? nullptr : w.hash_table.data(),
-                       .vocab = w.vocab,
-                       .token_ids = a.token_ids,
-                       .ids = {r.ids.data(), a.tokens, p.top_k(), r.width},
-                       .weights = {r.weights.data(), a.tokens, p.top_k(), r.width}};
-  if (!given) compute_logits(layer, a, hidden_dtype, {logits_buffer.data(), a.tokens, experts, experts});
+  ops::RouteArgs route{
+      .logits =
+          given ? a.logits : Span2d<const float>{logits_buffer.data(), a.tokens, experts, experts},
+      .spec = &p.routing,
+      .choice_bias = w.choice_bias.empty() ? nullptr : w.choice_bias.data(),
+      .per_expert_scale = w.per_expert_scale.empty() ? nullptr : w.per_expert_scale.data(),
+      .hash_table = w.hash_table.empty() ? nullptr : w.hash_table.data(),
+      .vocab = w.vocab,
+      .token_ids = a.token_ids,
+      .ids = {r.ids.data(), a.tokens, p.top_k(), r.width},
+      .weights = {r.weights.data(), a.tokens, p.top_k(), r.width}};
+  if (!given)
+    compute_logits(layer, a, hidden_dtype, {logits_buffer.data(), a.tokens, experts, experts});
   route.check();
-  layer.options().pool->for_each((a.tokens + kRouteRows - 1) / kRouteRows, [&](std::int64_t i, int) {
-    ops::route_cpu(route, i * kRouteRows, std::min((i + 1) * kRouteRows, a.tokens));
-  });
+  layer.options().pool->for_each(
+      (a.tokens + kRouteRows - 1) / kRouteRows, [&](std::int64_t i, int) {
+        ops::route_cpu(route, i * kRouteRows, std::min((i + 1) * kRouteRows, a.tokens));
+      });
 }
 
 void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {
@@ -257,7 +275,7 @@ std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
 
 void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
   check_args(layer, a);
-  if (a.unfinalised != nullptr) check_unfinalised(layer, *a.unfinalised);
+  if (a.unfinalised != nullptr && a.tokens > 0) check_unfinalised(layer, *a.unfinalised);
   write_trace(layer, a);
   if (a.tokens == 0) return;
   Arena arena(a.workspace);

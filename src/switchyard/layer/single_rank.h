@@ -7,7 +7,8 @@ namespace switchyard::layer {
 
 /// Where routing leaves its choice.
 ///
-/// Shapes:  ids, weights [tokens, width], of which the first k columns are routing's; the fused shared
+/// Shapes:  ids, weights [tokens, width], of which the first k columns are routing's; the fused
+/// shared
 ///          experts fill the rest.
 struct Routed {
   std::span<std::int32_t> ids;
@@ -26,8 +27,8 @@ void route_tokens(const Layer& layer, const ForwardArgs& args, Dtype hidden_dtyp
 /// The fused shared experts: ids E .. E + n - 1 with weight 1 behind every token's choices.
 void append_shared(const Layer& layer, const ForwardArgs& args, Routed& routed);
 
-/// The scheduler of one rank: route, shared expert, routed experts, finalize. A communicating scheduler
-/// takes its place between route_tokens() and the experts.
+/// The scheduler of one rank: route, shared expert, routed experts, finalize. A communicating
+/// scheduler takes its place between route_tokens() and the experts.
 void single_rank_forward(const Layer& layer, const ForwardArgs& args);
 /// Its workspace; reads the same layout as the forward.
 std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens);

@@ -9,8 +9,21 @@
 namespace switchyard::layer {
 namespace {
 
-enum Stream : std::uint64_t { kGate, kUp, kDown, kGateBias, kUpBias, kDownBias, kRouter, kChoiceBias,
-                              kLogitBias, kExpertScale, kHash, kSharedGate, kStreams };
+enum Stream : std::uint64_t {
+  kGate,
+  kUp,
+  kDown,
+  kGateBias,
+  kUpBias,
+  kDownBias,
+  kRouter,
+  kChoiceBias,
+  kLogitBias,
+  kExpertScale,
+  kHash,
+  kSharedGate,
+  kStreams
+};
 
 constexpr std::int64_t kSharedExpert = 1 << 20;  // its stream number, beyond every expert id
 constexpr std::int64_t kVocab = 1024;
@@ -34,7 +47,8 @@ formats::Matrix random_matrix(const Random& random, std::int64_t rows, std::int6
   return m;
 }
 
-std::vector<float> random_vector(const Random& random, std::int64_t size, float sigma, float mean = 0) {
+std::vector<float> random_vector(const Random& random, std::int64_t size, float sigma,
+                                 float mean = 0) {
   std::vector<float> v(static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = mean + sigma * random.normal(i);
   return v;
@@ -57,8 +71,10 @@ checkpoint::ExpertWeights make_expert(const Problem& p, std::int64_t inter, std:
 checkpoint::RouterWeights make_router(const Problem& p, std::uint64_t seed) {
   const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
   checkpoint::RouterWeights r;
-  r.weight = random_vector(stream(seed, 0, kRouter), experts * p.hidden, 1 / std::sqrt(float(p.hidden)));
-  if (p.routing.choice_bias) r.choice_bias = random_vector(stream(seed, 0, kChoiceBias), experts, 0.1f);
+  r.weight =
+      random_vector(stream(seed, 0, kRouter), experts * p.hidden, 1 / std::sqrt(float(p.hidden)));
+  if (p.routing.choice_bias)
+    r.choice_bias = random_vector(stream(seed, 0, kChoiceBias), experts, 0.1f);
   if (p.expert_bias) r.logit_bias = random_vector(stream(seed, 0, kLogitBias), experts, 0.1f);
   if (p.routing.per_expert_scale)
     r.per_expert_scale = random_vector(stream(seed, 0, kExpertScale), p.num_experts(), 0.1f, 1.0f);
@@ -68,7 +84,8 @@ checkpoint::RouterWeights make_router(const Problem& p, std::uint64_t seed) {
     for (std::int64_t j = 0; j < p.top_k(); ++j)
       r.hash_table.push_back(std::int32_t(
           (stream(seed, 0, kHash).bits(std::uint64_t(i)) % std::uint64_t(p.num_experts()) +
-           std::uint64_t(j)) % std::uint64_t(p.num_experts())));
+           std::uint64_t(j)) %
+          std::uint64_t(p.num_experts())));
   return r;
 }
 
@@ -82,14 +99,17 @@ checkpoint::LayerWeights make_synthetic(const Problem& problem, std::uint64_t se
   w.problem.format = "none";
   w.layout = {.element = formats::Element::kBf16};
   w.router = make_router(problem, seed);
-  w.expert = [problem, seed](std::int64_t e) { return make_expert(problem, problem.inter, seed, e); };
+  w.expert = [problem, seed](std::int64_t e) {
+    return make_expert(problem, problem.inter, seed, e);
+  };
   if (problem.shared_inter == 0) return w;
   checkpoint::SharedExpert shared;
   shared.weights = make_expert(problem, problem.shared_inter, seed, kSharedExpert);
   shared.format = "none";
   shared.activation = problem.activation;
   if (problem.shared_gate)
-    shared.gate = random_vector(stream(seed, 0, kSharedGate), problem.hidden, 1 / std::sqrt(float(problem.hidden)));
+    shared.gate = random_vector(stream(seed, 0, kSharedGate), problem.hidden,
+                                1 / std::sqrt(float(problem.hidden)));
   w.shared = std::move(shared);
   return w;
 }

@@ -30,9 +30,8 @@ Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
 }  // namespace
 
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
-  return first_reject(
-      {require_quant(p, spec.format), require_device(d, Device::kCpu), require_shapes(spec, p, d),
-       require_no_latent(p)});
+  return first_reject({require_quant(p, spec.format), require_device(d, Device::kCpu),
+                       require_shapes(spec, p, d), require_no_latent(p)});
 }
 
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {

@@ -23,7 +23,8 @@ double read_rate(ThreadPool& pool, ReadRange read, std::span<const std::byte> me
   for (int pass = 0; pass < kPasses; ++pass) {
     const double start = now_us();
     pool.for_each(pieces, [&](std::int64_t i, int) {
-      sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece), std::memory_order_relaxed);
+      sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece),
+                     std::memory_order_relaxed);
     });
     best = std::max(best, double(pieces) * double(kPiece) / (now_us() - start) * 1e-3);
   }

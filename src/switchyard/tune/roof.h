@@ -12,7 +12,8 @@ namespace switchyard::tune {
 
 /// What this machine reaches at best, measured and not read off a brochure.
 ///
-/// Units:   gbps 10^9 bytes read per second; gflops 10^9 multiplies and adds of the tier's widest dot
+/// Units:   gbps 10^9 bytes read per second; gflops 10^9 multiplies and adds of the tier's widest
+/// dot
 ///          product per second (bf16 pairs on AVX-512, fp32 elsewhere).
 struct Roof {
   double gbps = 0;

@@ -43,8 +43,9 @@ void check_matrix(const char* name, const Matrix& m, std::int64_t rows, std::int
                   const formats::WeightLayout& layout) {
   require(m.rows == rows && m.cols == cols, name, " projection is [", m.rows, ", ", m.cols,
           "], this layer needs [", rows, ", ", cols, "]");
-  require(m.layout == layout, name, " projection is stored as ", to_string(m.layout.element), " with ",
-          to_string(m.layout.scale), " scales per ", m.layout.block_rows, "x", m.layout.block_cols,
+  require(m.layout == layout, name, " projection is stored as ", to_string(m.layout.element),
+          " with ", to_string(m.layout.scale), " scales per ", m.layout.block_rows, "x",
+          m.layout.block_cols,
           ", which is not the layout that this layer was built for; convert it first");
 }
 
@@ -93,7 +94,8 @@ ExpertLayout expert_layout(const FfnShape& s) {
 void pack_expert(const FfnShape& s, const ExpertLayout& l, const checkpoint::ExpertWeights& e,
                  float fc2_input_scale, std::span<std::byte> packed) {
   check_expert(s, e);
-  ensure(packed.size() == l.bytes, "pack_expert: ", packed.size(), " bytes for a layout of ", l.bytes);
+  ensure(packed.size() == l.bytes, "pack_expert: ", packed.size(), " bytes for a layout of ",
+         l.bytes);
   if (s.gated) pack_matrix(*e.gate, l.fc1, l.gate_codes, l.gate_scales, packed);
   pack_matrix(e.up, l.fc1, l.up_codes, l.up_scales, packed);
   pack_matrix(e.down, l.fc2, l.down_codes, l.down_scales, packed);

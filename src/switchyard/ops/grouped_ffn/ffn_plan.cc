@@ -88,7 +88,8 @@ std::int64_t sort_rows(const FfnArgs& a, FfnBuffers& b) {
     if (b.offsets[std::size_t(e) + 1] > 0) b.active[std::size_t(active++)] = std::int32_t(e);
     b.offsets[std::size_t(e) + 1] += b.offsets[std::size_t(e)];
   }
-  for (std::int64_t i = 0; i < rows; ++i) {  // offsets[e] runs to the expert's end, then is restored
+  for (std::int64_t i = 0; i < rows;
+       ++i) {  // offsets[e] runs to the expert's end, then is restored
     const std::int32_t id = a.ids[i];
     b.sorted_of[std::size_t(i)] = -1;
     if (id < 0 || id >= experts) continue;
@@ -98,9 +99,12 @@ std::int64_t sort_rows(const FfnArgs& a, FfnBuffers& b) {
     b.row_expert[at] = id;
     b.input_row[at] = std::int32_t(a.shape->weight_on_input ? i : i / a.shape->top_k);
   }
-  for (std::int64_t e = experts; e > 0; --e) b.offsets[std::size_t(e)] = b.offsets[std::size_t(e) - 1];
+  for (std::int64_t e = experts; e > 0; --e)
+    b.offsets[std::size_t(e)] = b.offsets[std::size_t(e) - 1];
   b.offsets[0] = 0;
-  auto count = [&](std::int32_t e) { return b.offsets[std::size_t(e) + 1] - b.offsets[std::size_t(e)]; };
+  auto count = [&](std::int32_t e) {
+    return b.offsets[std::size_t(e) + 1] - b.offsets[std::size_t(e)];
+  };
   std::sort(b.active.begin(), b.active.begin() + active, [&](std::int32_t l, std::int32_t r) {
     return count(l) != count(r) ? count(l) > count(r) : l < r;
   });

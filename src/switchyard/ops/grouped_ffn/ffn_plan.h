@@ -14,13 +14,14 @@ inline constexpr std::int64_t kWideChunkRows = 16384;
 
 /// Sizes that a forward derives from its shape; the size query and the run read the same ones.
 struct FfnSizes {
-  std::int64_t rows = 0;     // tokens * top_k
-  std::int64_t x_rows = 0;   // quantised inputs: tokens, or rows when weights multiply the input
-  bool floats = false;       // GEMM inputs are fp32 rather than bf16 pairs
+  std::int64_t rows = 0;    // tokens * top_k
+  std::int64_t x_rows = 0;  // quantised inputs: tokens, or rows when weights multiply the input
+  bool floats = false;      // GEMM inputs are fp32 rather than bf16 pairs
   bool block_scales = false;
   std::int64_t fc1_chunk = 8;  // panels per task
   std::int64_t fc2_chunk = 4;
-  static constexpr std::int64_t kRowBlock = 64;  // rows per FC1 tile buffer
+  /// Rows per FC1 tile buffer.
+  static constexpr std::int64_t kRowBlock = 64;
 };
 
 /// Sizes for `tokens` tokens.
@@ -40,17 +41,17 @@ struct QuantizedRows {
 
 /// Every part of a forward's workspace.
 struct FfnBuffers {
-  std::span<std::int64_t> offsets;       // [experts + 1] sorted rows of each expert
-  std::span<std::int32_t> active;        // experts with rows, most rows first
-  std::span<std::int32_t> sorted_row;    // [rows] (token, choice) of a sorted row
-  std::span<std::int32_t> row_expert;    // [rows] expert of a sorted row
-  std::span<std::int32_t> input_row;     // [rows] row of x_quant that a sorted row reads
-  std::span<std::int32_t> sorted_of;     // [rows] sorted row of (token, choice), or -1
+  std::span<std::int64_t> offsets;     // [experts + 1] sorted rows of each expert
+  std::span<std::int32_t> active;      // experts with rows, most rows first
+  std::span<std::int32_t> sorted_row;  // [rows] (token, choice) of a sorted row
+  std::span<std::int32_t> row_expert;  // [rows] expert of a sorted row
+  std::span<std::int32_t> input_row;   // [rows] row of x_quant that a sorted row reads
+  std::span<std::int32_t> sorted_of;   // [rows] sorted row of (token, choice), or -1
   QuantizedRows x, inter_quant;
-  std::span<float> inter;                // [rows, padded inter], sorted order
-  std::span<float> stage;                // [threads] one fp32 row for conversions
-  std::span<float> tiles;                // [threads] gate and up tiles
-  std::span<float> fc2;                  // [threads][rows, chunk]
+  std::span<float> inter;  // [rows, padded inter], sorted order
+  std::span<float> stage;  // [threads] one fp32 row for conversions
+  std::span<float> tiles;  // [threads] gate and up tiles
+  std::span<float> fc2;    // [threads][rows, chunk]
   std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0;
 };
 

@@ -26,18 +26,20 @@ struct FfnShape {
   std::int64_t experts = 0;
   std::int64_t zero_experts = 0;  // ids experts .. experts + zero_experts - 1 return the token
   std::int64_t top_k = 0;
-  std::int64_t unscaled_choices = 0;  // the last ones: added after the factor (fused shared experts)
+  std::int64_t unscaled_choices =
+      0;  // the last ones: added after the factor (fused shared experts)
   bool gated = true;
   bool bias = false;
   bool weight_on_input = false;
   formats::WeightLayout weights;
   formats::ActivationQuant quant = formats::ActivationQuant::kNone;  // in front of both GEMMs
-  Dtype dtype = Dtype::kBf16;  // what kNone rounds to
+  Dtype dtype = Dtype::kBf16;                                        // what kNone rounds to
 };
 
 /// Byte offsets of one packed expert; every part starts on a 64-byte boundary.
 ///
-/// Shapes:  floats: alphas of gate, up and down, then FC2's static input scale; biases padded to whole
+/// Shapes:  floats: alphas of gate, up and down, then FC2's static input scale; biases padded to
+/// whole
 ///          panels, absent ones take no bytes.
 struct ExpertLayout {
   PanelLayout fc1;  // gate, and up in the same shape
@@ -63,11 +65,13 @@ void pack_expert(const FfnShape& shape, const ExpertLayout& layout,
 
 /// One forward of routed (or shared) experts: quantise, FC1, activation, quantise, FC2, combine.
 ///
-/// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside, the
-/// sum in choice order; unscaled choices join after the factor. With `rows` set, the unweighted expert rows are written instead, rounded once.
-/// Shapes:  x [tokens, hidden] with x_stride; ids, weights [tokens, top_k] dense; addend [tokens, hidden]
-///          dense or null; out [tokens, hidden] with out_stride, or null; rows [tokens * top_k, hidden]
-///          dense or null; workspace as ffn_workspace_bytes() says. tokens may be 0; id -1 skips.
+/// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside,
+/// the sum in choice order; unscaled choices join after the factor. With `rows` set, the unweighted
+/// expert rows are written instead, rounded once. Shapes:  x [tokens, hidden] with x_stride; ids,
+/// weights [tokens, top_k] dense; addend [tokens, hidden]
+///          dense or null; out [tokens, hidden] with out_stride, or null; rows [tokens * top_k,
+///          hidden] dense or null; workspace as ffn_workspace_bytes() says. tokens may be 0; id -1
+///          skips.
 /// Units:   strides in elements.
 /// Errors:  UsageError for an id out of range or a workspace that is too small.
 struct FfnArgs {
@@ -119,7 +123,8 @@ inline constexpr ExpertFfn kPanelFfnCpu{expert_layout, pack_expert, ffn_workspac
 
 /// The oracle: plain loops in double on the canonical (not the packed) weights.
 ///
-/// Shapes:  x [tokens, hidden] fp32, dense, holding the unrounded input; out [tokens, hidden] or null;
+/// Shapes:  x [tokens, hidden] fp32, dense, holding the unrounded input; out [tokens, hidden] or
+/// null;
 ///          rows [tokens * top_k, hidden] or null; inter [tokens * top_k, inter], written when
 ///          inter_out is set; a row is read instead of computed where inter_in is set and use_inter
 ///          says so (null: all).

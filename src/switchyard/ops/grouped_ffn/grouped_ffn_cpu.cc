@@ -29,7 +29,7 @@ class Forward {
       : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)) {
     Arena arena(a.workspace);
     b_ = take_buffers(arena, s_, l_, sizes_, a.pool->size());
-    gemm_ = a.isa >= CpuIsa::kAvx512 ? panel_gemm_avx512 : panel_gemm_portable;
+    gemm_ = panel_twin(a.isa).gemm;
   }
 
   void run() {
@@ -59,7 +59,8 @@ class Forward {
   }
 
   const void* token(std::int64_t t) const {
-    return static_cast<const std::byte*>(a_.x) + t * a_.x_stride * std::int64_t(size_of(a_.x_dtype));
+    return static_cast<const std::byte*>(a_.x) +
+           t * a_.x_stride * std::int64_t(size_of(a_.x_dtype));
   }
 
   void quantize(const QuantizeJob& job) const {
@@ -117,8 +118,14 @@ class Forward {
     float* gate = b_.tiles.data() + member * b_.tile_stride;
     float* up = gate + FfnSizes::kRowBlock * cols;
     PanelMatrix w = matrix(e, l_.fc1, l_.up_codes, l_.up_scales, 1, l_.up_bias);
-    PanelGemmArgs g{.w = &w, .panel_begin = begin, .panel_end = end, .x = b_.x.input(),
-                    .index = b_.input_row.data() + row, .num_rows = rows, .y = up, .y_stride = cols};
+    PanelGemmArgs g{.w = &w,
+                    .panel_begin = begin,
+                    .panel_end = end,
+                    .x = b_.x.input(),
+                    .index = b_.input_row.data() + row,
+                    .num_rows = rows,
+                    .y = up,
+                    .y_stride = cols};
     gemm_(g);
     if (s_.gated) {
       w = matrix(e, l_.fc1, l_.gate_codes, l_.gate_scales, 0, l_.gate_bias);
@@ -128,13 +135,14 @@ class Forward {
     const std::int64_t stride = l_.fc1.panels() * kPanelRows;
     float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
     const ActivationParams& params = a_.activation[e];
-    activation_cpu({.kind = params,
-                    .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
-                    .up = {up, rows, cols, cols},
-                    .params = &params,
-                    .num_params = 1,
-                    .out = {inter, rows, cols, stride}},
-                   0, rows);
+    activation_cpu(
+        {.kind = params,
+         .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
+         .up = {up, rows, cols, cols},
+         .params = &params,
+         .num_params = 1,
+         .out = {inter, rows, cols, stride}},
+        0, rows);
   }
 
   void quantize_inter(std::int64_t i) {
@@ -164,9 +172,14 @@ class Forward {
       const std::int64_t e = b_.active[std::size_t(i)];
       const std::int64_t first = b_.offsets[std::size_t(e)];
       const PanelMatrix w = matrix(e, l_.fc2, l_.down_codes, l_.down_scales, 2, l_.down_bias);
-      gemm_({.w = &w, .panel_begin = begin, .panel_end = end,
-             .x = b_.inter_quant.input().from_row(first), .index = nullptr, .num_rows = b_.offsets[std::size_t(e) + 1] - first,
-             .y = rows + first * cols, .y_stride = cols});
+      gemm_({.w = &w,
+             .panel_begin = begin,
+             .panel_end = end,
+             .x = b_.inter_quant.input().from_row(first),
+             .index = nullptr,
+             .num_rows = b_.offsets[std::size_t(e) + 1] - first,
+             .y = rows + first * cols,
+             .y_stride = cols});
     }
     const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);
     for (std::int64_t t = 0; t < a_.tokens; ++t) {
@@ -182,9 +195,9 @@ class Forward {
       const bool zero_expert = a_.ids[r] >= s_.experts;
       if (sorted < 0 && !zero_expert) continue;
       for (std::int64_t c = 0; c < valid; ++c)
-        store_element(a_.rows_dtype, a_.rows, r * s_.hidden + c0 + c,
-                      zero_expert ? load_element(a_.x_dtype, token(t), c0 + c)
-                                  : rows[sorted * cols + c]);
+        store_element(
+            a_.rows_dtype, a_.rows, r * s_.hidden + c0 + c,
+            zero_expert ? load_element(a_.x_dtype, token(t), c0 + c) : rows[sorted * cols + c]);
     }
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle of the expert FFN: dequantised weights, the format's own requantisation points, double sums.
+// The oracle of the expert FFN: dequantised weights, the format's own requantisation points, double
+// sums.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -25,9 +26,11 @@ void for_each(ThreadPool* pool, std::int64_t count, F&& f) {
 }
 
 /// What the format does to a row in front of a GEMM, dequantised.
-void requantize(const FfnShape& s, const float* x, std::int64_t cols, float static_scale, double* out) {
+void requantize(const FfnShape& s, const float* x, std::int64_t cols, float static_scale,
+                double* out) {
   if (s.quant != ActivationQuant::kNone && s.quant != ActivationQuant::kF32)
-    return quantize_row_ref({.kind = s.quant, .x = x, .cols = cols, .static_scale = static_scale}, out);
+    return quantize_row_ref({.kind = s.quant, .x = x, .cols = cols, .static_scale = static_scale},
+                            out);
   for (std::int64_t k = 0; k < cols; ++k) {
     float v = x[k];
     if (s.quant == ActivationQuant::kNone) {
@@ -42,7 +45,8 @@ double exact_code(const Matrix& w, std::int64_t at) {
   const auto byte = [&](std::int64_t i) { return std::uint8_t(w.codes[std::size_t(i)]); };
   std::uint16_t bits;
   switch (w.layout.element) {
-    case formats::Element::kE4m3: return formats::decode_e4m3(byte(at));
+    case formats::Element::kE4m3:
+      return formats::decode_e4m3(byte(at));
     case formats::Element::kE2m1:
       return formats::decode_e2m1(std::uint8_t(byte(at / 2) >> (4 * (at % 2)) & 0xf));
     case formats::Element::kF32: {
@@ -50,7 +54,8 @@ double exact_code(const Matrix& w, std::int64_t at) {
       std::memcpy(&f, &w.codes[std::size_t(4 * at)], 4);
       return f;
     }
-    default: std::memcpy(&bits, &w.codes[std::size_t(2 * at)], 2);
+    default:
+      std::memcpy(&bits, &w.codes[std::size_t(2 * at)], 2);
   }
   return w.layout.element == formats::Element::kBf16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
@@ -58,10 +63,15 @@ double exact_code(const Matrix& w, std::int64_t at) {
 double exact_scale(const Matrix& w, std::int64_t at) {
   float f;
   switch (w.layout.scale) {
-    case formats::ScaleType::kNone: return 1;
-    case formats::ScaleType::kF32: std::memcpy(&f, &w.scales[std::size_t(4 * at)], 4); return f;
-    case formats::ScaleType::kE8m0: return formats::decode_e8m0(std::uint8_t(w.scales[std::size_t(at)]));
-    case formats::ScaleType::kE4m3: return formats::decode_e4m3(std::uint8_t(w.scales[std::size_t(at)]));
+    case formats::ScaleType::kNone:
+      return 1;
+    case formats::ScaleType::kF32:
+      std::memcpy(&f, &w.scales[std::size_t(4 * at)], 4);
+      return f;
+    case formats::ScaleType::kE8m0:
+      return formats::decode_e8m0(std::uint8_t(w.scales[std::size_t(at)]));
+    case formats::ScaleType::kE4m3:
+      return formats::decode_e4m3(std::uint8_t(w.scales[std::size_t(at)]));
   }
   return 1;
 }
@@ -158,7 +168,8 @@ void combine(const FfnRefArgs& a, const std::vector<double>& rows) {
         if (a.ids[r] < 0) continue;
         const bool weighted = !s.weight_on_input || a.ids[r] >= s.experts;
         const double factor = j < s.top_k - s.unscaled_choices ? a.factor : 1.0;
-        sum += factor * (weighted ? double(a.weights[r]) : 1.0) * rows[std::size_t(r * s.hidden + h)];
+        sum +=
+            factor * (weighted ? double(a.weights[r]) : 1.0) * rows[std::size_t(r * s.hidden + h)];
       }
       const double addend = a.addend != nullptr ? a.addend[t * s.hidden + h] : 0.0;
       a.out[t * s.hidden + h] = sum + addend;
@@ -173,7 +184,8 @@ void grouped_ffn_ref(const FfnRefArgs& a) {
   std::vector<double> rows(std::size_t(a.tokens * s.top_k * s.hidden));
   for (std::int64_t r = 0; r < a.tokens * s.top_k; ++r) {
     const std::int32_t id = a.ids[r];
-    ensure(id >= -1 && id < s.experts + s.zero_experts, "oracle: expert id ", id, " is out of range");
+    ensure(id >= -1 && id < s.experts + s.zero_experts, "oracle: expert id ", id,
+           " is out of range");
     if (id >= 0 && id < s.experts) chosen[std::size_t(id)].push_back(r);
     if (id >= s.experts)
       std::copy_n(a.x + r / s.top_k * s.hidden, s.hidden, rows.begin() + r * s.hidden);

@@ -16,10 +16,14 @@ using formats::ScaleType;
 bool is_decodable(const formats::WeightLayout& l) {
   switch (l.element) {
     case Element::kBf16:
-    case Element::kFp16: return l.scale == ScaleType::kNone;
-    case Element::kE4m3: return l.scale == ScaleType::kF32;
-    case Element::kE2m1: return l.scale == ScaleType::kE8m0 || l.scale == ScaleType::kE4m3;
-    case Element::kF32: return false;
+    case Element::kFp16:
+      return l.scale == ScaleType::kNone;
+    case Element::kE4m3:
+      return l.scale == ScaleType::kF32;
+    case Element::kE2m1:
+      return l.scale == ScaleType::kE8m0 || l.scale == ScaleType::kE4m3;
+    case Element::kF32:
+      return false;
   }
   return false;
 }
@@ -28,11 +32,11 @@ bool is_decodable(const formats::WeightLayout& l) {
 void pack_row_16(const std::byte* src, std::int64_t cols, std::int64_t r, std::byte* panel) {
   for (std::int64_t pair = 0; pair < cols / 2; ++pair)
     std::memcpy(panel + (pair * kPanelRows + r) * 4, src + pair * 4, 4);
-  if (cols % 2 != 0)
-    std::memcpy(panel + (cols / 2 * kPanelRows + r) * 4, src + (cols - 1) * 2, 2);
+  if (cols % 2 != 0) std::memcpy(panel + (cols / 2 * kPanelRows + r) * 4, src + (cols - 1) * 2, 2);
 }
 
-/// Copies one row of bytes: pair kp lies in 64-byte group kp / 2, in the half that one unpack yields.
+/// Copies one row of bytes: pair kp lies in 64-byte group kp / 2, in the half that one unpack
+/// yields.
 void pack_row_8(const std::byte* src, std::int64_t cols, std::int64_t r, std::byte* panel) {
   std::byte* lane = panel + r / 4 * 16 + r % 4 * 2;
   for (std::int64_t k = 0; k < cols; ++k) {
@@ -54,7 +58,8 @@ void pack_row_4(const std::byte* src, std::int64_t cols, std::int64_t r, std::by
   }
 }
 
-void pack_row(Element e, const std::byte* src, std::int64_t cols, std::int64_t r, std::byte* panel) {
+void pack_row(Element e, const std::byte* src, std::int64_t cols, std::int64_t r,
+              std::byte* panel) {
   int bits = formats::bits_of(e);
   if (bits == 16) return pack_row_16(src, cols, r, panel);
   if (bits == 8) return pack_row_8(src, cols, r, panel);
@@ -84,16 +89,24 @@ PanelLayout make_panel_layout(const formats::WeightLayout& layout, std::int64_t 
           " codes with ", to_string(layout.scale), " scales per ", block,
           " columns; blocks of 16 or a multiple of 32 are served");
   if (layout.scale == ScaleType::kNone || block >= cols) block = 0;
-  return {.element = layout.element, .scale = layout.scale, .rows = rows, .cols = cols, .block = block};
+  return {
+      .element = layout.element, .scale = layout.scale, .rows = rows, .cols = cols, .block = block};
+}
+
+PanelTwin panel_twin(CpuIsa isa) {
+  if (isa >= CpuIsa::kAvx512) return {panel_gemm_avx512, CpuIsa::kAvx512};
+  return {panel_gemm_portable, CpuIsa::kPortable};
 }
 
 CodePosition code_position(Element element, std::int64_t r, std::int64_t k) {
   const std::int64_t pair = k / 2, odd = k % 2;
   switch (formats::bits_of(element)) {
-    case 16: return {std::size_t(pair * 64 + r * 4 + odd * 2), 0};
+    case 16:
+      return {std::size_t(pair * 64 + r * 4 + odd * 2), 0};
     case 8:
       return {std::size_t(pair / 2 * 64 + r / 4 * 16 + pair % 2 * 8 + r % 4 * 2 + odd), 0};
-    default: return {std::size_t(pair / 4 * 64 + r * 4 + odd * 2 + pair % 4 / 2), int(pair % 2)};
+    default:
+      return {std::size_t(pair / 4 * 64 + r * 4 + odd * 2 + pair % 4 / 2), int(pair % 2)};
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "switchyard/core/environment.h"
 #include "switchyard/formats/matrix.h"
 
 namespace switchyard::ops {
@@ -16,11 +17,11 @@ inline constexpr std::int64_t kPanelStep = 32;
 
 /// A packed weight matrix: panels of 16 rows, in each all steps of 32 columns in order.
 ///
-/// Within a step, 16-bit lane 2r + (k & 1) of column pair k / 2 belongs to row r, which is what a bf16
-/// pair dot product wants. E4M3 codes of two pairs, and E2M1 codes of four pairs, share 64 bytes so that
-/// one load decodes in place (see code_position()). Scales lie apart: [panel][block][16 rows].
-/// Shapes:  rows and cols are the valid extents; padded ones follow from them.
-/// Source:  docs/decisions/0002-packed-panels.md.
+/// Within a step, 16-bit lane 2r + (k & 1) of column pair k / 2 belongs to row r, which is what a
+/// bf16 pair dot product wants. E4M3 codes of two pairs, and E2M1 codes of four pairs, share 64
+/// bytes so that one load decodes in place (see code_position()). Scales lie apart:
+/// [panel][block][16 rows]. Shapes:  rows and cols are the valid extents; padded ones follow from
+/// them. Source:  docs/decisions/0002-packed-panels.md.
 struct PanelLayout {
   formats::Element element = formats::Element::kBf16;  // not kF32: packing rounds nothing
   formats::ScaleType scale = formats::ScaleType::kNone;
@@ -100,9 +101,11 @@ struct PanelInput {
 
 /// One tile: y[i, n] = (sum_k x[index[i], k] w[n, k]) * row scale * alpha + bias[n], in fp32.
 ///
-/// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end - panel_begin)]
+/// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end -
+/// panel_begin)]
 ///          with `y_stride`.
-/// Units:   accumulation fp32 in column order within a cut, cuts added in order; the order depends on
+/// Units:   accumulation fp32 in column order within a cut, cuts added in order; the order depends
+/// on
 ///          the layer's shape only, never on num_rows or on the panel range.
 struct PanelGemmArgs {
   const PanelMatrix* w = nullptr;
@@ -117,6 +120,13 @@ struct PanelGemmArgs {
 
 /// A twin of the panel GEMM for one instruction tier.
 using PanelGemm = void (*)(const PanelGemmArgs&);
+
+/// The twin that serves a machine of tier `isa`, and the tier that this twin really needs.
+struct PanelTwin {
+  PanelGemm gemm;
+  CpuIsa tier;
+};
+PanelTwin panel_twin(CpuIsa isa);
 
 /// Plain C++ on the packed form; runs everywhere.
 void panel_gemm_portable(const PanelGemmArgs& args);

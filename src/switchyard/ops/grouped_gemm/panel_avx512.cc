@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The panel GEMM on AVX-512 with BF16 and VBMI: one loop, one decoder per element, one loader per scale.
+// The panel GEMM on AVX-512 with BF16 and VBMI: one loop, one decoder per element, one loader per
+// scale.
 #include <immintrin.h>
 
 #include <algorithm>

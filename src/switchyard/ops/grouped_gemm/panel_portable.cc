@@ -21,7 +21,8 @@ using Lanes = std::array<float, kPanelRows>;
 
 std::array<float, 256> make_e4m3_table() {
   std::array<float, 256> table{};
-  for (int code = 0; code < 256; ++code) table[std::size_t(code)] = formats::decode_e4m3(std::uint8_t(code));
+  for (int code = 0; code < 256; ++code)
+    table[std::size_t(code)] = formats::decode_e4m3(std::uint8_t(code));
   return table;
 }
 
@@ -31,9 +32,12 @@ float decode_code(Element e, const std::byte* step, CodePosition at) {
   std::uint16_t bits16;
   std::uint8_t byte = std::uint8_t(step[at.byte]);
   switch (e) {
-    case Element::kE4m3: return kE4m3Table[byte];
-    case Element::kE2m1: return formats::decode_e2m1(std::uint8_t(byte >> (4 * at.nibble) & 0xf));
-    default: break;
+    case Element::kE4m3:
+      return kE4m3Table[byte];
+    case Element::kE2m1:
+      return formats::decode_e2m1(std::uint8_t(byte >> (4 * at.nibble) & 0xf));
+    default:
+      break;
   }
   std::memcpy(&bits16, step + at.byte, 2);
   return e == Element::kBf16 ? bf16_to_float(bits16) : fp16_to_float(bits16);
@@ -50,10 +54,18 @@ Lanes load_scales(const PanelLayout& l, const std::byte* scales, std::int64_t b)
   for (std::size_t r = 0; r < kPanelRows; ++r) {
     const std::byte* at = scales + (b * kPanelRows + std::int64_t(r)) * formats::bytes_of(l.scale);
     switch (l.scale) {
-      case ScaleType::kNone: out[r] = 1; break;
-      case ScaleType::kF32: std::memcpy(&out[r], at, 4); break;
-      case ScaleType::kE8m0: out[r] = formats::decode_e8m0(std::uint8_t(*at)); break;
-      case ScaleType::kE4m3: out[r] = formats::decode_e4m3(std::uint8_t(*at)); break;
+      case ScaleType::kNone:
+        out[r] = 1;
+        break;
+      case ScaleType::kF32:
+        std::memcpy(&out[r], at, 4);
+        break;
+      case ScaleType::kE8m0:
+        out[r] = formats::decode_e8m0(std::uint8_t(*at));
+        break;
+      case ScaleType::kE4m3:
+        out[r] = formats::decode_e4m3(std::uint8_t(*at));
+        break;
     }
   }
   return out;
