@@ -23,8 +23,11 @@ const std::vector<std::pair<Fault, std::string>> kFaults = {
 
 namespace {
 
-float gain(const Random& random, std::int64_t i) {
-  return std::exp2(2 * random.uniform(std::uint64_t(i)) - 1);
+std::vector<float> gains(const Random& random, std::int64_t count) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(std::exp2(2 * random.uniform(std::uint64_t(i)) - 1));
+  return out;
 }
 
 Matrix with_storage(Matrix m, std::vector<std::byte> codes, std::vector<std::byte> scales) {
@@ -48,13 +51,25 @@ void swap_pairs(int bits, std::int64_t row_bytes, std::vector<std::byte>& codes)
     }
 }
 
-ExpertWeights restored(const ExpertWeights& e, const formats::WeightLayout& layout,
-                       std::uint64_t seed) {
-  ExpertWeights out = e;
-  if (e.gate) out.gate = make_matrix(layout, e.gate->rows, e.gate->cols, seed);
-  out.up = make_matrix(layout, e.up.rows, e.up.cols, seed + 1);
-  out.down = make_matrix(layout, e.down.rows, e.down.cols, seed + 2);
+std::vector<float> bias_values(std::int64_t size, std::uint64_t seed) {
+  const Random random(seed, 5);
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < size; ++i) out.push_back(0.1f * random.normal(std::uint64_t(i)));
   return out;
+}
+
+ExpertWeights make_expert(const Problem& p, std::int64_t inter, const formats::WeightLayout& layout,
+                          std::uint64_t seed) {
+  ExpertWeights e;
+  const std::int64_t h = p.expert_hidden();
+  if (p.gated()) e.gate = make_matrix(layout, inter, h, seed);
+  e.up = make_matrix(layout, inter, h, seed + 1);
+  e.down = make_matrix(layout, h, inter, seed + 2);
+  if (!p.expert_bias) return e;
+  if (p.gated()) e.gate_bias = bias_values(inter, seed + 3);
+  e.up_bias = bias_values(inter, seed + 4);
+  e.down_bias = bias_values(h, seed + 5);
+  return e;
 }
 
 /// Static scales for N(0, 1) tokens; the oracle saturates where the leaf does.
@@ -90,14 +105,17 @@ std::optional<ExpertWeights> damaged_expert(const ExpertWeights& e, Fault fault)
 }  // namespace
 
 std::vector<float> weight_values(std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-  const Random value(seed, 1), row(seed, 2), group(seed, 3), block(seed, 4);
+  const Random value(seed, 1);
+  const std::vector<float> row = gains(Random(seed, 2), rows);
+  const std::vector<float> group = gains(Random(seed, 3), (cols + 15) / 16);
+  const std::vector<float> block = gains(Random(seed, 4), (rows / 128 + 1) * (cols / 128 + 1));
   std::vector<float> out(std::size_t(rows * cols));
   const float sigma = 1 / std::sqrt(float(cols));
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c)
       out[std::size_t(r * cols + c)] = value.normal(std::uint64_t(r * cols + c)) * sigma *
-                                       gain(row, r) * gain(group, c / 16) *
-                                       gain(block, r / 128 * 1000 + c / 128);
+                                       row[std::size_t(r)] * group[std::size_t(c / 16)] *
+                                       block[std::size_t(r / 128 * (cols / 128 + 1) + c / 128)];
   return out;
 }
 
@@ -159,11 +177,16 @@ LayerWeights make_weights(const Problem& problem, const leaves::Leaf& leaf, std:
   w.problem.format = std::string(leaf.id.quant);
   w.layout = leaf.weights;
   w.activation_quant = leaf.activation;
-  w.expert = [source = w.expert, layout = leaf.weights, seed](std::int64_t e) {
-    return restored(source(e), layout, seed * 100'000 + std::uint64_t(e) * 10);
-  };
+  auto experts = std::make_shared<std::vector<ExpertWeights>>();
+  for (std::int64_t e = 0; e < problem.num_experts(); ++e)
+    experts->push_back(
+        make_expert(problem, problem.inter, leaf.weights, seed * 100'000 + std::uint64_t(e) * 10));
+  w.expert = [experts](std::int64_t e) { return experts->at(std::size_t(e)); };
   if (!w.shared) return w;
-  w.shared->weights = restored(w.shared->weights, leaf.weights, seed * 100'000 + 99'990);
+  Problem unbiased = problem;
+  unbiased.expert_bias = false;
+  w.shared->weights =
+      make_expert(unbiased, problem.shared_inter, leaf.weights, seed * 100'000 + 99'990);
   w.shared->format = std::string(leaf.id.quant);
   w.shared->activation_quant = leaf.activation;
   declare_scales(leaf.activation, w.shared->weights);

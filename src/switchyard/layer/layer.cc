@@ -74,6 +74,14 @@ float input_amax(const ops::FfnShape& s, std::int64_t tokens, const float* hidde
   return amax;
 }
 
+/// A caller's routing is not known in advance: every expert gets its share of the tokens.
+void deal_tokens(const Problem& p, std::int64_t tokens, Routed& routed) {
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < p.top_k(); ++j)
+      routed.ids[std::size_t(t * routed.width + j)] =
+          std::int32_t((t * p.top_k() + j) % p.num_experts());
+}
+
 float static_scale(formats::ActivationQuant q, float amax) {
   constexpr float kHeadRoom = 1.05f;
   const float largest = q == formats::ActivationQuant::kNvfp4 ? 448.0f * 6 : 448.0f;
@@ -133,7 +141,11 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   args.hidden_stride = h;
   args.token_ids = token_ids;
   Routed routed{ids, weights, width, 1};
-  route_tokens(*this, args, Dtype::kF32, logits, routed);
+  if (problem().routing.choice == ChoiceRule::kCaller) {
+    deal_tokens(problem(), tokens, routed);
+  } else {
+    route_tokens(*this, args, Dtype::kF32, logits, routed);
+  }
   append_shared(*this, args, routed);
 
   ops::FfnShape shape = routed_.shape;
