@@ -344,6 +344,9 @@ TEST(SharedFusion, EachConditionRefuses) {
   EXPECT_EQ(why_not_fused(fusable(), on, {"none", Swiglu{}}), Reject::kQuantUnsupported);
   EXPECT_EQ(why_not_fused(fusable(), on, {"nvfp4", Geglu{}}), Reject::kActivationUnsupported);
   EXPECT_EQ(why_not_fused(fusable(), on, {"nvfp4", Swiglu{}, false}), Reject::kQuantUnsupported);
+  same.slice_multiple = 128;  // two shared experts would be cut inside a scale block
+  EXPECT_EQ(why_not_fused(fusable(), on, same), Reject::kShapeUnaligned);
+  same.slice_multiple = 1;
   p = fusable(), p.routing.zero_experts = 1;
   EXPECT_EQ(why_not_fused(p, on, same), Reject::kRoutingUnsupported);
   p = fusable(), p.routing = make_routing(RoutingMethodType::kRenormalize, 64, 31);

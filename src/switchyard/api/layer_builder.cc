@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
@@ -94,12 +95,20 @@ const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& 
   return found.leaf;
 }
 
+/// Where the joint shared FFN may be cut: its rows of FC1, its columns of FC2.
+std::int64_t slice_multiple(const checkpoint::ExpertWeights& shared) {
+  const std::int64_t byte = formats::bits_of(shared.down.layout.element) == 4 ? 2 : 1;
+  return std::lcm(std::max<std::int64_t>(1, shared.up.layout.block_rows),
+                  std::max(byte, shared.down.layout.block_cols));
+}
+
 bool decide_fusion(const LayerWeights& w, const Deployment& d, std::vector<std::string>& notices) {
   const bool asked = d.fuse_shared || d.env.flag(kSharedFusionSwitch) == "1";
   if (!asked || !w.shared) return false;
-  const Eligibility verdict = can_fuse_shared(
-      w.problem, d,
-      {w.shared->format, w.shared->activation, !formats::is_static(w.activation_quant)});
+  const Eligibility verdict =
+      can_fuse_shared(w.problem, d,
+                      {w.shared->format, w.shared->activation,
+                       !formats::is_static(w.activation_quant), slice_multiple(w.shared->weights)});
   if (verdict.eligible()) return true;
   notices.push_back(cat("fused shared experts were asked for and are not used: ",
                         to_string(verdict.reason()), ": ", verdict.detail()));

@@ -23,6 +23,20 @@ void pause_cpu() {
 #endif
 }
 
+// The pool whose task this thread runs; a call from inside it would wait for itself for ever.
+thread_local const void* running_pool = nullptr;
+
+class Inside {
+ public:
+  explicit Inside(const void* pool) : outer_(std::exchange(running_pool, pool)) {}
+  ~Inside() { running_pool = outer_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const void* outer_;
+};
+
 }  // namespace
 
 struct ThreadPool::State {
@@ -45,6 +59,7 @@ struct ThreadPool::State {
 
   void drain(int member) {
     FloatEnvScope env;
+    const Inside inside(this);
     for (;;) {
       std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= count) return;
@@ -105,6 +120,7 @@ int ThreadPool::size() const { return state_->members; }
 void ThreadPool::run(std::int64_t count, Task task, void* context) {
   if (count <= 0) return;
   State& s = *state_;
+  ensure(running_pool != &s, "a task of a thread pool calls for_each of the same pool");
   std::lock_guard turn(s.turn);
   s.count = count;
   s.task = task;

@@ -24,7 +24,8 @@ class ThreadPool {
 
   /// Calls f(index, member) once for each index in [0, count) and returns when all are done.
   /// Every task runs in the IEEE default float environment.
-  /// Errors: the first exception that a task threw, after all tasks have ended.
+  /// Errors: the first exception that a task threw, after all tasks have ended; InternalError when
+  ///         called from a task of this pool.
   template <class F>
   void for_each(std::int64_t count, F&& f) {
     using Fn = std::remove_reference_t<F>;

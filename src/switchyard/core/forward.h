@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
+#include <string_view>
 
 #include "switchyard/base/span2d.h"
 #include "switchyard/core/environment.h"
@@ -40,10 +40,11 @@ struct StageCapture {
   double* inter = nullptr;
 };
 
-/// What really ran, written by the forward itself; a test compares it with the plan.
+/// What really ran, written by the forward itself; a test compares it with the plan. The names live
+/// as long as the layer.
 struct Trace {
-  std::string leaf;                // identity of what executed the routed experts
-  std::string shared_leaf;         // of the shared expert; empty when there is none or it is fused
+  std::string_view leaf;           // identity of what executed the routed experts
+  std::string_view shared_leaf;    // of the shared expert; empty when there is none or it is fused
   CpuIsa isa = CpuIsa::kPortable;  // the tier of the twin that ran, not of the machine
   bool routed_here = false;
   bool fused_shared = false;

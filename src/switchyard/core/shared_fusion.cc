@@ -44,6 +44,12 @@ Eligibility same_kind(const Problem& p, const SharedFusionQuestion& q) {
   });
 }
 
+Eligibility whole_blocks(const Problem& p, const SharedFusionQuestion& q) {
+  return unless(p.num_shared == 1 || p.inter % q.slice_multiple == 0, Reject::kShapeUnaligned,
+                "the ", p.num_shared, " shared experts would be cut every ", p.inter,
+                " columns, their scale blocks allow multiples of ", q.slice_multiple);
+}
+
 Eligibility enough_choices(const Problem& p) {
   std::int64_t choices = p.top_k() + p.num_shared;
   return first_reject({
@@ -57,8 +63,8 @@ Eligibility enough_choices(const Problem& p) {
 }  // namespace
 
 Eligibility can_fuse_shared(const Problem& p, const Deployment& d, const SharedFusionQuestion& q) {
-  return first_reject(
-      {opted_in(d), one_place(d), fitting_shape(p), same_kind(p, q), enough_choices(p)});
+  return first_reject({opted_in(d), one_place(d), fitting_shape(p), same_kind(p, q),
+                       whole_blocks(p, q), enough_choices(p)});
 }
 
 }  // namespace switchyard

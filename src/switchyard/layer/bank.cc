@@ -81,7 +81,11 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
     std::lock_guard lock(progress_lock);
     if (options.progress) options.progress(++done, shape.experts);
   });
-  for (std::int64_t e = 0; e < shape.experts; ++e) bank.activation.push_back(lower(activation, e));
+  // Fused shared experts follow the routed ones and have the constants of a shared expert: its
+  // first.
+  const std::int64_t routed = shape.experts - shape.unscaled_choices;
+  for (std::int64_t e = 0; e < shape.experts; ++e)
+    bank.activation.push_back(lower(activation, e < routed ? e : 0));
   bank.scales.fc2.assign(std::size_t(shape.experts), 1.0f);
   missing_scale =
       formats::is_static(shape.quant) && (any_missing(declared.fc1) || any_missing(declared.fc2));

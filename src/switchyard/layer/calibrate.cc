@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kBlockTokens = 32;  // bounds the memory beside the packed layer
 
-/// What the quantisers would see: the largest input of FC1, and of each expert's FC2 (negative where
-/// the expert saw no token).
+/// What the quantisers would see: the largest input of FC1, and of each expert's FC2 (negative
+/// where the expert saw no token).
 struct Amax {
   float fc1 = 0;
   std::vector<float> fc2;
@@ -43,8 +43,17 @@ void note_input(const ops::FfnShape& s, const ForwardArgs& a, const std::vector<
   }
 }
 
-/// One block of tokens through routing and the experts in f32 mode.
-void run_block(const Layer& layer, const ForwardArgs& a, HostBuffer& workspace, Amax& amax) {
+/// A caller's routing is not known in advance: every expert gets its share of the tokens.
+void deal_tokens(const Problem& p, std::int64_t first, std::int64_t tokens, Routed& routed) {
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < p.top_k(); ++j)
+      routed.ids[std::size_t(t * routed.width + j)] =
+          std::int32_t(((first + t) * p.top_k() + j) % p.num_experts());
+}
+
+/// One block of tokens, from token `first` on, through routing and the experts in f32 mode.
+void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, HostBuffer& workspace,
+               Amax& amax) {
   const Problem& p = layer.problem();
   const ExpertBank& bank = layer.routed();
   ops::FfnShape shape = bank.shape;
@@ -54,7 +63,11 @@ void run_block(const Layer& layer, const ForwardArgs& a, HostBuffer& workspace, 
   std::vector<float> logits(std::size_t(a.tokens * (p.num_experts() + p.routing.zero_experts)));
   std::vector<double> inter(ids.size() * std::size_t(shape.inter));
   Routed routed{ids, weights, shape.top_k, 1};
-  route_tokens(layer, a, Dtype::kF32, logits, routed);
+  if (p.routing.choice == ChoiceRule::kCaller) {
+    deal_tokens(p, first, a.tokens, routed);
+  } else {
+    route_tokens(layer, a, Dtype::kF32, logits, routed);
+  }
   append_shared(layer, a, routed);
   StageCapture capture{inter.data()};
   ops::FfnArgs f;
@@ -101,7 +114,7 @@ StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const fl
     a.hidden = hidden + t * layer.problem().hidden;
     a.hidden_stride = layer.problem().hidden;
     a.token_ids = token_ids != nullptr ? token_ids + t : nullptr;
-    run_block(layer, a, workspace, amax);
+    run_block(layer, t, a, workspace, amax);
   }
   const float largest = *std::max_element(amax.fc2.begin(), amax.fc2.end());
   StaticScales scales{scale_for(bank.shape.quant, amax.fc1), {}};

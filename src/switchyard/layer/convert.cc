@@ -4,6 +4,18 @@
 #include "switchyard/base/text.h"
 
 namespace switchyard::layer {
+namespace {
+
+/// A NaN or an infinity that reaches a scale is refused here: kernels decode checked scales only.
+formats::Matrix convert(const char* what, const formats::Matrix& m,
+                        const formats::WeightLayout& layout) {
+  formats::Matrix out = formats::convert_matrix(m, layout);
+  out.check(what);
+  return out;
+}
+
+}  // namespace
+
 checkpoint::LayerWeights convert_format(checkpoint::LayerWeights w, const leaves::Leaf& leaf) {
   if (w.problem.format == leaf.id.quant) return w;
   w.notices.push_back(cat("routed experts converted from ", show_format(w.problem.format), " to ",
@@ -13,9 +25,9 @@ checkpoint::LayerWeights convert_format(checkpoint::LayerWeights w, const leaves
   w.activation_quant = leaf.activation;
   w.expert = [source = std::move(w.expert), layout = leaf.weights](std::int64_t e) {
     checkpoint::ExpertWeights expert = source(e);
-    if (expert.gate) expert.gate = formats::convert_matrix(*expert.gate, layout);
-    expert.up = formats::convert_matrix(expert.up, layout);
-    expert.down = formats::convert_matrix(expert.down, layout);
+    if (expert.gate) expert.gate = convert("converted gate projection", *expert.gate, layout);
+    expert.up = convert("converted up projection", expert.up, layout);
+    expert.down = convert("converted down projection", expert.down, layout);
     return expert;
   };
   return w;

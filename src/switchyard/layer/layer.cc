@@ -49,7 +49,7 @@ ops::FfnShape shared_shape(const checkpoint::LayerWeights& w, const LayerOptions
 }  // namespace
 
 Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
-    : weights_(std::move(weights)), options_(options) {
+    : weights_(std::move(weights)), options_(options), leaf_id_(options.leaf->id.str()) {
   const Problem& p = weights_.problem;
   p.check();
   require(p.latent == 0, "layer ", weights_.layer, " projects its tokens to a latent width of ",
@@ -59,6 +59,7 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
                        options_, needs_calibration_);
   if (!weights_.shared || options_.fuse_shared) return;
+  shared_leaf_id_ = options_.shared_leaf->id.str();
   bool missing = false;
   const checkpoint::SharedExpert& shared = *weights_.shared;
   LayerOptions quiet = options_;

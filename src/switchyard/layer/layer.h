@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -70,6 +71,10 @@ class Layer {
   const ExpertBank& routed() const { return routed_; }
   /// The packed shared expert; null when there is none or it is fused.
   const ExpertBank* shared() const { return shared_ ? &*shared_ : nullptr; }
+  /// Identity of the leaf that runs the routed experts.
+  const std::string& leaf_id() const { return leaf_id_; }
+  /// Identity of the leaf that runs the shared expert; empty when there is none or it is fused.
+  const std::string& shared_leaf_id() const { return shared_leaf_id_; }
   /// What it was built with.
   const LayerOptions& options() const { return options_; }
   /// Bytes of the packed experts, shared ones included.
@@ -92,6 +97,7 @@ class Layer {
   ExpertBank routed_;
   std::optional<ExpertBank> shared_;
   bool needs_calibration_ = false;
+  std::string leaf_id_, shared_leaf_id_;
 };
 
 }  // namespace switchyard::layer

@@ -94,29 +94,38 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   layer.options().shared_leaf->ffn->forward(f);
 }
 
+void check_routing_args(const Layer& layer, const ForwardArgs& a) {
+  const CallerRouting& r = a.routing;
+  const bool ids = r.ids != nullptr;
+  const bool plain = r.weights != nullptr, factored = r.factored_weights != nullptr;
+  require(
+      a.logits.data == nullptr || !ids,
+      "forward: logits and expert ids are both given; the ids would make the logits meaningless");
+  require(!ids || plain != factored,
+          "forward: caller-given ids need weights of exactly one kind, with or without "
+          "routed_scaling_factor");
+  require(ids || (!plain && !factored),
+          "forward: weights are given without the expert ids that they belong to; give both, or "
+          "neither");
+  require(layer.problem().routing.choice != ChoiceRule::kCaller || ids,
+          "forward: this layer's routing is the caller's, so ids and weights must be given");
+}
+
 void check_args(const Layer& layer, const ForwardArgs& a) {
   const Problem& p = layer.problem();
   require(a.tokens >= 0, "forward: tokens = ", a.tokens, " is negative");
+  require(!layer.needs_calibration(), "forward: format ", p.format,
+          " has static activation scales and this layer has none; calibrate it first, or ask for "
+          "activations = bf16");
+  if (a.tokens == 0) return;  // an empty array's pointer may be null
   require(a.hidden != nullptr && a.hidden_stride >= p.hidden,
-          "forward: hidden states need a pointer "
-          "and a stride of at least H = ",
-          p.hidden, ", the stride is ", a.hidden_stride);
+          "forward: hidden states need a pointer and a stride of at least H = ", p.hidden,
+          ", the stride is ", a.hidden_stride);
   require((a.out != nullptr) != (a.unfinalised != nullptr),
           "forward: give either an output or an unfinalised output, exactly one of them");
   require(a.out == nullptr || a.out_stride >= p.hidden, "forward: output stride ", a.out_stride,
           " is below H = ", p.hidden);
-  require(!layer.needs_calibration(), "forward: format ", p.format,
-          " has static activation scales and "
-          "this layer has none; calibrate it first, or ask for activations = bf16");
-  require(
-      a.logits.data == nullptr || a.routing.ids == nullptr,
-      "forward: logits and expert ids are both given; the ids would make the logits meaningless");
-  const bool one = (a.routing.weights != nullptr) != (a.routing.factored_weights != nullptr);
-  require(a.routing.ids == nullptr || one,
-          "forward: caller-given ids need weights of exactly one kind, "
-          "with or without routed_scaling_factor");
-  require(p.routing.choice != ChoiceRule::kCaller || a.routing.ids != nullptr,
-          "forward: this layer's routing is the caller's, so ids and weights must be given");
+  check_routing_args(layer, a);
 }
 
 void take_caller_routing(const Layer& layer, const ForwardArgs& a, Routed& r) {
@@ -149,8 +158,10 @@ void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r
   const Problem& p = layer.problem();
   const bool on_input = p.routing.placement == WeightPlacement::kInput;
   for (std::int64_t i = 0; i < a.tokens * p.top_k(); ++i) {
-    u.weights[i] = on_input ? 1.0f : r.weights[std::size_t(i)];
-    u.index[i] = r.ids[std::size_t(i)] < 0 ? -1 : std::int32_t(i);
+    const std::int32_t id = r.ids[std::size_t(i)];
+    // A zero expert has no input to weigh: its row is the token itself.
+    u.weights[i] = on_input && id < p.num_experts() ? 1.0f : r.weights[std::size_t(i)];
+    u.index[i] = id < 0 ? -1 : std::int32_t(i);
   }
   u.pending_factor = r.factor;
   if (layer.shared() == nullptr) return;
@@ -188,9 +199,8 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
 
 void write_trace(const Layer& layer, const ForwardArgs& a) {
   if (a.trace == nullptr) return;
-  a.trace->leaf = layer.options().leaf->id.str();
-  a.trace->shared_leaf =
-      layer.shared() != nullptr ? layer.options().shared_leaf->id.str() : std::string();
+  a.trace->leaf = layer.leaf_id();
+  a.trace->shared_leaf = layer.shared_leaf_id();
   a.trace->isa = ops::panel_twin(layer.options().isa).tier;
   a.trace->routed_here = a.routing.ids == nullptr;
   a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
@@ -264,7 +274,7 @@ std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
 
 void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
   check_args(layer, a);
-  if (a.unfinalised != nullptr) check_unfinalised(layer, *a.unfinalised);
+  if (a.unfinalised != nullptr && a.tokens > 0) check_unfinalised(layer, *a.unfinalised);
   write_trace(layer, a);
   if (a.tokens == 0) return;
   Arena arena(a.workspace);

@@ -12,6 +12,13 @@ Eligibility require_shapes(const FormatSpec& spec, const Problem& p, const Deplo
                        require_tp_shards(p, d), require_slots(p, d), require_no_lora(d)});
 }
 
+Eligibility require_no_latent(const Problem& p) {
+  if (p.latent == 0) return Eligibility::yes();
+  return Eligibility::no(Reject::kPathNotEnabled,
+                         cat("the routed experts work in a latent width of ", p.latent,
+                             ", this version builds layers without latent projections only"));
+}
+
 Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
   if (spec.cuda_ffn != nullptr) return Eligibility::yes();
   return Eligibility::no(
@@ -23,8 +30,8 @@ Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
 }  // namespace
 
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
-  return first_reject(
-      {require_quant(p, spec.format), require_device(d, Device::kCpu), require_shapes(spec, p, d)});
+  return first_reject({require_quant(p, spec.format), require_device(d, Device::kCpu),
+                       require_shapes(spec, p, d), require_no_latent(p)});
 }
 
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
