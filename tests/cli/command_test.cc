@@ -20,7 +20,6 @@ using test::Finished;
 using test::run_command;
 using testing::HasSubstr;
 using testing::MatchesRegex;
-using testing::Not;
 using Keys = std::set<std::string>;
 
 const std::vector<std::string> kCommands = {"run", "verify", "explain", "inspect", "doctor"};
@@ -76,7 +75,8 @@ TEST(Help, EveryCommandHasAnExampleAndJson) {
 TEST(Help, ReadsNeitherMachineNorSwitches) {
   test::Start start;
   start.env = {{"SWITCHYARD_CPU_ISA", "nonsense"}, {"SWITCHYARD_CMM", "x"}};
-  for (std::vector<std::string> args : {std::vector<std::string>{"--help"}, {"run", "--help"}}) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}}) {
     start.args = args;
     Finished done = run_command(start);
     EXPECT_EQ(done.status, 0);

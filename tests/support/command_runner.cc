@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "switchyard/base/text.h"
+
 namespace switchyard::test {
 namespace {
 
@@ -81,7 +83,7 @@ std::vector<std::string> environment_of(const Start& start) {
   std::vector<std::string> out;
   for (char** at = environ; *at != nullptr; ++at)
     if (!is_switch(*at)) out.emplace_back(*at);
-  for (const auto& [name, value] : start.env) out.push_back(name + "=" + value);
+  for (const auto& [name, value] : start.env) out.push_back(cat(name, "=", value));
   return out;
 }
 
