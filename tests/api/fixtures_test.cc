@@ -189,7 +189,7 @@ TEST(FromArrays, RefusesWhatDoesNotFitTogether) {
   auto refused = [&](const std::function<void(LayerArrays&)>& change, const std::string& text) {
     Arrays given(weights);
     change(given.arrays);
-    EXPECT_THAT(test::usage_error([&] { MoeLayer::from_arrays(given.arrays, {}); }),
+    EXPECT_THAT(test::usage_error_of([&] { MoeLayer::from_arrays(given.arrays, {}); }),
                 HasSubstr(text));
   };
   refused([](LayerArrays& a) { a.gate = nullptr; }, "gate");

@@ -136,7 +136,7 @@ TEST_P(Fixture, YieldsTensorsOfTheSpecsShape) {
     EXPECT_EQ(l.shared->gate.size(), std::size_t(x.shared_gate ? x.hidden : 0));
     EXPECT_EQ(l.shared->format, x.format);
   }
-  EXPECT_NE(test::usage_error([&] { l.expert(x.experts); }), "");
+  EXPECT_NE(test::usage_error_of([&] { l.expert(x.experts); }), "");
 }
 
 /// The public library's float32 output, so a bound of float32 roundings.
@@ -390,7 +390,7 @@ TEST(Spelling, MergedFp8BlocksWhenGateAndUpShareNoBlock) {
       "F32", {16, 3, 2}, std::string(16 * 3 * 2 * 4, '\0')};
   TempDir dir;
   m.write(dir);
-  EXPECT_THAT(test::usage_error([&] { Checkpoint::open(dir.path()).layer(0); }),
+  EXPECT_THAT(test::usage_error_of([&] { Checkpoint::open(dir.path()).layer(0); }),
               ::testing::HasSubstr("192"));
   // Width 128: cut every expert to its first block of rows.
   CheckpointEditor narrow = raw("deepseek_v3_fp8_block");

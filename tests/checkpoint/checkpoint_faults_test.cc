@@ -33,7 +33,7 @@ void expect_fault(const CheckpointEditor& damaged, const std::string& fixture,
                   const std::vector<std::string>& says) {
   TempDir dir;
   damaged.write(dir);
-  std::string text = test::usage_error([&] { read_all(dir.path()); });
+  std::string text = test::usage_error_of([&] { read_all(dir.path()); });
   for (const std::string& part : says) EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, HasSubstr(dir.path()));
   EXPECT_NO_THROW(read_all(test::data_dir(fixture)));
@@ -395,26 +395,27 @@ TEST(Faults, TheLineCountsTheOtherFaults) {
 
 TEST(Faults, LayersThatDoNotExist) {
   Checkpoint c = Checkpoint::open(test::data_dir("deepseek_v3"));
-  EXPECT_THAT(test::usage_error([&] { c.layer(7); }), HasSubstr("layer 7"));
-  EXPECT_THAT(test::usage_error([&] { c.layer(-1); }), HasSubstr("layer -1"));
-  EXPECT_THAT(test::usage_error([&] { c.layer(1); }), HasSubstr("MTP"));
+  EXPECT_THAT(test::usage_error_of([&] { c.layer(7); }), HasSubstr("layer 7"));
+  EXPECT_THAT(test::usage_error_of([&] { c.layer(-1); }), HasSubstr("layer -1"));
+  EXPECT_THAT(test::usage_error_of([&] { c.layer(1); }), HasSubstr("MTP"));
   EXPECT_NO_THROW(c.layer(0));
 }
 
 TEST(Faults, FilesThatAreNoCheckpoint) {
-  EXPECT_THAT(
-      test::usage_error([] { Checkpoint::open(test::data_dir("mixtral") + "/model.safetensors"); }),
-      HasSubstr("folder"));
-  EXPECT_THAT(test::usage_error([] { Checkpoint::open(""); }), HasSubstr("folder"));
+  EXPECT_THAT(test::usage_error_of(
+                  [] { Checkpoint::open(test::data_dir("mixtral") + "/model.safetensors"); }),
+              HasSubstr("folder"));
+  EXPECT_THAT(test::usage_error_of([] { Checkpoint::open(""); }), HasSubstr("folder"));
   TempDir dir;
   raw("mixtral").write(dir);
   std::string file = test::slurp(dir.path() + "/model.safetensors");
   dir.write("model.safetensors", file.substr(0, file.size() / 2));
-  EXPECT_THAT(test::usage_error([&] { read_all(dir.path()); }), HasSubstr("data bytes"));
+  EXPECT_THAT(test::usage_error_of([&] { read_all(dir.path()); }), HasSubstr("data bytes"));
   dir.write("model.safetensors", file);
   EXPECT_NO_THROW(read_all(dir.path()));
   dir.write("quantize_config.json", "{}");
-  EXPECT_THAT(test::usage_error([&] { read_all(dir.path()); }), HasSubstr("quantize_config.json"));
+  EXPECT_THAT(test::usage_error_of([&] { read_all(dir.path()); }),
+              HasSubstr("quantize_config.json"));
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ TEST(Layers, PerTensorFp8InItsThreeDeclarations) {
   m.config["quantization_config"] = cases[0].declaration;
   TempDir dir;
   m.write(dir);
-  EXPECT_THAT(test::usage_error([&] { Checkpoint::open(dir.path()).layer(0); }),
+  EXPECT_THAT(test::usage_error_of([&] { Checkpoint::open(dir.path()).layer(0); }),
               HasSubstr("input_scale"));
 }
 
@@ -419,7 +419,8 @@ TEST(MoeIo, ReadsPlainAndPrefixedNames) {
     test::RawTensors good = t;
     t[name] = bad;
     if (bad.dtype.empty()) t.erase(name);
-    EXPECT_THAT(test::usage_error([&] { read_moe_io(open(), layer, 2); }), HasSubstr(says)) << name;
+    EXPECT_THAT(test::usage_error_of([&] { read_moe_io(open(), layer, 2); }), HasSubstr(says))
+        << name;
     t = good;
     EXPECT_NO_THROW(read_moe_io(open(), layer, 2));
   };
@@ -432,7 +433,7 @@ TEST(MoeIo, ReadsPlainAndPrefixedNames) {
   fails("output", {"F32", {2, 2}, rows(std::nanf(""), 4)}, 0, "nan");
   fails("layer3.token_ids", {"I64", {1}, std::string(8, '\xff')}, 3, "-1");
   fails("layer3.token_ids", {"I32", {2}, rows(0, 2)}, 3, "token_ids");
-  EXPECT_THAT(test::usage_error([&] { read_moe_io(open(), 0, 3); }), HasSubstr("[2, 2]"));
+  EXPECT_THAT(test::usage_error_of([&] { read_moe_io(open(), 0, 3); }), HasSubstr("[2, 2]"));
 }
 
 }  // namespace

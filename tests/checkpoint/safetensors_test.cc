@@ -16,7 +16,7 @@ namespace {
 
 using test::container;
 using test::TempDir;
-using test::usage_error;
+using test::usage_error_of;
 using ::testing::HasSubstr;
 
 const char* const kGood = R"({"a":{"dtype":"U8","shape":[2,3],"data_offsets":[0,6]},)"
@@ -188,7 +188,7 @@ TEST(Safetensors, RefusesEveryBrokenFileInOneLineAndGoesOn) {
   for (const auto& more : {bad_headers(), bad_extents()})
     all.insert(all.end(), more.begin(), more.end());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    std::string text = usage_error([&] { open_bytes(dir, all[i].bytes); });
+    std::string text = usage_error_of([&] { open_bytes(dir, all[i].bytes); });
     EXPECT_THAT(text, HasSubstr(dir.path())) << i;
     for (const std::string& part : all[i].says) EXPECT_THAT(text, HasSubstr(part)) << i;
     EXPECT_EQ(open_bytes(dir, container(kGood, kData)).tensors().size(), 2u);
@@ -197,7 +197,7 @@ TEST(Safetensors, RefusesEveryBrokenFileInOneLineAndGoesOn) {
 
 TEST(Safetensors, NamesWithLineBreaksStayOnOneLine) {
   TempDir dir;
-  std::string text = usage_error([&] {
+  std::string text = usage_error_of([&] {
     open_bytes(
         dir,
         container("{\"a\\nb\":{\"dtype\":\"X\\nY\",\"shape\":[],\"data_offsets\":[0,0]}}", ""));
@@ -207,8 +207,8 @@ TEST(Safetensors, NamesWithLineBreaksStayOnOneLine) {
 
 TEST(Safetensors, PathsThatAreNoFiles) {
   TempDir dir;
-  EXPECT_THAT(usage_error([&] { SafetensorsFile::open(dir.path()); }), HasSubstr("directory"));
-  EXPECT_THAT(usage_error([&] { SafetensorsFile::open(dir.path() + "/absent"); }),
+  EXPECT_THAT(usage_error_of([&] { SafetensorsFile::open(dir.path()); }), HasSubstr("directory"));
+  EXPECT_THAT(usage_error_of([&] { SafetensorsFile::open(dir.path() + "/absent"); }),
               HasSubstr("absent"));
 }
 
@@ -231,11 +231,11 @@ TEST(JsonText, ConfigsMayHoldBareInfinity) {
   EXPECT_TRUE(root["a"].is_null());
   EXPECT_TRUE(root["b"][0].is_null() && root["b"][1].is_null());
   EXPECT_EQ(root["c"], "Infinity \" NaN");
-  EXPECT_THAT(usage_error([&] { read_config_file(dir.write("c.json", R"({"a":1,"a":2})")); }),
+  EXPECT_THAT(usage_error_of([&] { read_config_file(dir.write("c.json", R"({"a":1,"a":2})")); }),
               HasSubstr("twice"));
-  EXPECT_THAT(usage_error([&] { read_config_file(dir.write("c.json", "[]")); }),
+  EXPECT_THAT(usage_error_of([&] { read_config_file(dir.write("c.json", "[]")); }),
               HasSubstr("object"));
-  EXPECT_THAT(usage_error([&] { read_config_file(dir.write("c.json", "{\"a\":}")); }),
+  EXPECT_THAT(usage_error_of([&] { read_config_file(dir.write("c.json", "{\"a\":}")); }),
               HasSubstr("byte 6"));
 }
 
@@ -282,7 +282,7 @@ TEST(Index, RefusesBrokenIndices) {
   const auto good = nlohmann::json::parse(test::slurp(dir.path() + "/" + index));
   auto fails = [&](const nlohmann::json& changed, const std::string& says) {
     dir.write(index, changed.dump());
-    EXPECT_THAT(usage_error([&] { open_checkpoint_files(dir.path()); }), HasSubstr(says));
+    EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path()); }), HasSubstr(says));
     dir.write(index, good.dump());
     EXPECT_EQ(open_checkpoint_files(dir.path()).tensors->tensors().size(), editor.tensors.size());
   };
@@ -311,15 +311,15 @@ TEST(Index, RefusesBrokenIndices) {
 
 TEST(Index, FoldersThatAreNoCheckpoints) {
   TempDir dir;
-  EXPECT_THAT(usage_error([&] { open_checkpoint_files(dir.path() + "/absent"); }),
+  EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path() + "/absent"); }),
               HasSubstr("does not exist"));
-  EXPECT_THAT(usage_error([&] { open_checkpoint_files(dir.path()); }), HasSubstr("config.json"));
+  EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path()); }), HasSubstr("config.json"));
   std::string config = dir.write("config.json", "{}");
-  EXPECT_THAT(usage_error([&] { open_checkpoint_files(config); }), HasSubstr("folder"));
-  EXPECT_THAT(usage_error([&] { open_checkpoint_files(dir.path()); }),
+  EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(config); }), HasSubstr("folder"));
+  EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path()); }),
               HasSubstr("model.safetensors"));
   std::filesystem::create_directory(dir.path() + "/model.safetensors");
-  EXPECT_THAT(usage_error([&] { open_checkpoint_files(dir.path()); }), HasSubstr("directory"));
+  EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path()); }), HasSubstr("directory"));
 }
 
 }  // namespace

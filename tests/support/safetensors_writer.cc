@@ -138,20 +138,4 @@ std::string slurp(const std::string& path) {
   return out.str();
 }
 
-std::string usage_error(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& e) {
-    std::string text = e.what();
-    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
-    EXPECT_FALSE(text.empty());
-    return text;
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "not a UsageError: " << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
 }  // namespace switchyard::test

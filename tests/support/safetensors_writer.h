@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/usage_error.h"
+
 namespace switchyard::test {
 
 /// A tensor as a file holds it.
@@ -68,8 +70,4 @@ struct CheckpointEditor {
 std::string data_dir(const std::string& name);
 /// The whole content of a file.
 std::string slurp(const std::string& path);
-/// The text of the UsageError that `call` throws; fails the test when it throws nothing, another
-/// kind, or more than one line.
-std::string usage_error(const std::function<void()>& call);
-
 }  // namespace switchyard::test

@@ -10,6 +10,7 @@
 #include "switchyard/base/errors.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/problem.h"
+#include "tests/support/usage_error.h"
 
 namespace switchyard::test {
 
@@ -34,22 +35,5 @@ struct DeploymentCase {
   Deployment deployment;
 };
 std::vector<DeploymentCase> deployment_axes(Device device, const Environment& env);
-
-/// What `call` throws as UsageError; a failure of the test when it throws nothing or something
-/// else.
-template <class F>
-std::string usage_error_of(F&& call) {
-  try {
-    call();
-  } catch (const UsageError& e) {
-    EXPECT_THAT(std::string(e.what()), testing::Not(testing::HasSubstr("\n")));
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "expected a UsageError, got: " << e.what();
-    return "";
-  }
-  ADD_FAILURE() << "expected a UsageError, nothing was thrown";
-  return "";
-}
 
 }  // namespace switchyard::test

@@ -173,14 +173,4 @@ std::vector<float> normal_values(std::size_t count, unsigned seed) {
   return values;
 }
 
-std::string usage_error(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& e) {
-    std::string text = e.what();
-    return text.find('\n') == std::string::npos ? text : "(several lines)";
-  }
-  return "";
-}
-
 }  // namespace switchyard::test

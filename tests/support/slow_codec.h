@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/usage_error.h"
+
 namespace switchyard::test {
 
 /// Values of codes 0 .. 7 of E2M1, written out.
@@ -49,9 +51,5 @@ std::vector<float> all_bf16(int stride = 1);
 std::vector<float> around_ties(const std::vector<double>& magnitudes);
 /// N(0, 1) values from a seed.
 std::vector<float> normal_values(std::size_t count, unsigned seed);
-
-/// Text of the UsageError that `call` throws; "" when it does not, and "(several lines)" for a text
-/// that is not one line.
-std::string usage_error(const std::function<void()>& call);
 
 }  // namespace switchyard::test
