@@ -30,6 +30,22 @@ std::string footer_of(const Command& command) {
   return out;
 }
 
+/// `text` in lines that leave room for the column of flags on 100 columns.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t kFlagColumn = 24, kWidth = 100 - kFlagColumn;
+  std::string out, line;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = std::min(text.find(' ', at), text.size());
+    if (!line.empty() && line.size() + 1 + end - at > kWidth) {
+      out += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return out + line;
+}
+
 /// CLI11's complaint in our words; its own texts do not say what to do.
 std::string explain_error(const CLI::ParseError& error) {
   std::string text = error.what();
@@ -51,7 +67,7 @@ Arguments::Arguments(const Command& command, int count, const char* const* words
   app_->allow_extras();
   app_->set_help_flag("-h,--help", "Print this text");
   app_->footer(footer_of(command));
-  app_->get_formatter()->column_width(34);
+  app_->get_formatter()->column_width(24);
 }
 
 Arguments::~Arguments() = default;
@@ -63,7 +79,7 @@ void Arguments::toggle(const std::string& name, bool& out, const std::string& he
         require(count >= 0 && count <= 1, name, " takes no value and is given once");
         out = count == 1;
       },
-      help);
+      wrapped(help));
 }
 
 void Arguments::text(const std::string& name, std::function<void(const std::string&)> take,
@@ -74,7 +90,7 @@ void Arguments::text(const std::string& name, std::function<void(const std::stri
             require(!value.empty(), name, " is empty; give it a value or leave it out");
             take(value);
           },
-          help)
+          wrapped(help))
       ->type_name(value_name);
 }
 
@@ -118,7 +134,7 @@ void Arguments::positive(const std::string& name, std::optional<float>& out,
 }
 
 void Arguments::positional(const std::string& name, std::string& out, const std::string& help) {
-  app_->add_option(name, out, help)->type_name("");
+  app_->add_option(name, out, wrapped(help))->type_name("");
   positional_name_ = name;
   positional_ = &out;
 }

@@ -73,11 +73,12 @@ BuildOptions BuildFlags::options(const Round& round) const {
 
 std::vector<Round> BuildFlags::rounds(const std::string& checkpoint,
                                       std::optional<std::int64_t> layer) const {
+  if (calibrate.empty()) return {{layer, 0}};
+  Checkpoint opened = Checkpoint::open(checkpoint);
   std::vector<Round> out;
-  if (!calibrate.empty())
-    for (const LayerEntry& entry : Checkpoint::open(checkpoint).layers())
-      if (entry.present && entry.index == layer.value_or(entry.index))
-        out.push_back({entry.index, entry.hidden});
+  for (const LayerEntry& entry : opened.layers())
+    if (entry.present && entry.index == layer.value_or(entry.index))
+      out.push_back({entry.index, entry.hidden});
   if (out.empty()) out.push_back({layer, 0});
   return out;
 }

@@ -15,7 +15,7 @@ Json json_header() {
   return {{"version", version()},
           {"commit", commit()},
           {"machine",
-           {{"cpu_isa", to_string(env.isa)},
+           {{"cpu_isa", to_string(running_tier(env))},
             {"cpu_best_isa", to_string(env.best_isa)},
             {"cpus", env.num_cpus},
             {"gpus", env.num_gpus},

@@ -93,7 +93,7 @@ Json formats_json(const std::vector<FormatVerdict>& formats) {
 
 Json strategies_json() {
   Json out = Json::array();
-  for (const resolve::StrategyVerdict& v : api::judge_all_strategies())
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges())
     out.push_back(
         {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
   return out;
@@ -105,7 +105,7 @@ Json to_json(const Checkup& c) {
   return {{"ok", c.ok},
           {"twins", twins()},
           {"cpu",
-           {{"isa", to_string(c.env.isa)},
+           {{"isa", to_string(running_tier(c.env))},
             {"best_isa", to_string(c.env.best_isa)},
             {"cpus", c.env.num_cpus},
             {"memory_bytes", c.env.memory_bytes}}},
@@ -138,19 +138,32 @@ std::string machine_text(const Environment& env) {
   std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
   return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
          line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa), ", running ",
-                         to_string(env.isa))) +
+                         to_string(running_tier(env)))) +
          line("memory", cat(env.memory_bytes / kGiB, " GiB available")) + line("gpu", gpus) +
          line("libraries", join({built(env, "cuda"), built(env, "mpi"), built(env, "nccl")}));
 }
 
+std::string verdict_text(const FormatVerdict& v) {
+  if (!v.rejection) return "runs";
+  return cat(to_string(v.rejection->reason), ": ", v.rejection->detail);
+}
+
+// Formats of one device that share their verdict share a line.
 std::string formats_text(const std::vector<FormatVerdict>& formats) {
   std::string out;
-  for (const FormatVerdict& v : formats) {
-    std::string verdict = v.rejection
-                              ? cat(to_string(v.rejection->reason), ": ", v.rejection->detail)
-                              : "runs as " + v.leaf;
+  for (auto first = formats.begin(); first != formats.end();) {
+    std::vector<std::string> names;
+    auto at = first;
+    for (; at != formats.end() && at->device == first->device &&
+           verdict_text(*at) == verdict_text(*first);
+         ++at)
+      names.emplace_back(show_format(at->format));
     out += line(out.empty() ? "formats" : "",
-                cat(padded(to_string(v.device), 6), padded(show_format(v.format), 18), verdict));
+                cat(to_string(first->device), ": ", verdict_text(*first)));
+    for (std::size_t i = 0; i < names.size(); i += 4)
+      out += line("", "  " + join({names.begin() + std::ptrdiff_t(i),
+                                   names.begin() + std::ptrdiff_t(std::min(i + 4, names.size()))}));
+    first = at;
   }
   return out;
 }
@@ -172,9 +185,9 @@ std::string to_text(const Checkup& c) {
   for (const std::string& warning : c.env.warnings) out += line(std::exchange(label, ""), warning);
   out += formats_text(c.formats);
   std::vector<std::string> names;
-  for (const resolve::StrategyVerdict& v : api::judge_all_strategies()) names.push_back(v.strategy);
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges()) names.push_back(v.strategy);
   out += line("strategies", "not built yet: " + join(names));
-  return out + line("all-reduce", "patterns 0-11 not built yet") +
+  return out + line("all-reduce", "not built yet, nor its patterns 0-11") +
          line("fingerprint", c.env.fingerprint());
 }
 

@@ -11,6 +11,7 @@
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/resolve/json.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/resolve/resolver.h"
@@ -26,7 +27,7 @@ struct Answer {
   std::optional<LayerEntry> layer;
   resolve::Report report;
 
-  bool served() const { return !report.winner.empty() && report.strategies.empty(); }
+  bool served() const { return !report.winner.empty(); }
 };
 
 /// A field that a preset or a checkpoint fixes, when the sketch states it too.
@@ -47,6 +48,24 @@ std::string stated_shape(const ProblemSketch& s) {
   for (const auto& [stated, name] : fields)
     if (stated) return name;
   return "";
+}
+
+/// Ranks that nothing joins serve nobody: the leaves that could are rejected for that.
+void withdraw_winner(resolve::Report& r) {
+  const resolve::StrategyVerdict& first = r.strategies.front();
+  std::string detail =
+      cat("the leaf could serve, but strategy ", first.strategy,
+          r.strategies.size() > 1 ? " (and every other) is " : " is ", first.detail);
+  std::vector<resolve::Rejection> withdrawn;
+  for (const std::string& leaf : r.eligible)
+    withdrawn.push_back({leaf, Reject::kPathNotEnabled, detail});
+  r.rejected.insert(r.rejected.begin(), withdrawn.begin(), withdrawn.end());
+  r.eligible.clear();
+  r.winner.clear();
+  r.selected_by = SelectedBy::kFailed;
+  r.degraded = false;
+  r.degraded_from.clear();
+  r.knobs.clear();
 }
 
 class Explainer {
@@ -93,6 +112,7 @@ class Explainer {
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
     out.report.strategies = api::judge_strategies(deployment_, options_.comm);
+    if (!out.report.strategies.empty()) withdraw_winner(out.report);
     return out;
   }
 
@@ -150,6 +170,8 @@ std::string to_text(const Answer& answer) {
 }  // namespace
 
 Environment environment() { return resolve::environment(); }
+
+CpuIsa running_tier(const Environment& env) { return ops::panel_twin(env.isa).tier; }
 
 void set_warning_sink(std::function<void(std::string_view)> sink) {
   resolve::set_warning_sink(std::move(sink));

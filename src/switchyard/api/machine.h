@@ -14,6 +14,9 @@ namespace switchyard {
 
 /// This machine's facts and switches, collected once.
 Environment environment();
+/// The tier of the CPU twin that really runs under `env`: no higher than what this version has
+/// built.
+CpuIsa running_tier(const Environment& env);
 /// Where warnings go; the default drops them (they stay in Environment::warnings).
 void set_warning_sink(std::function<void(std::string_view)> sink);
 

@@ -18,8 +18,7 @@ constexpr std::array<std::string_view, 7> kExchanges = {
 
 resolve::StrategyVerdict not_built(std::string_view strategy) {
   return {std::string(strategy), Reject::kPathNotEnabled,
-          cat("strategy ", strategy,
-              " is not built in this version, which runs every layer on one rank")};
+          "not built in this version, which runs every layer on one rank"};
 }
 
 }  // namespace
@@ -38,15 +37,12 @@ std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deploym
   if (pinned != "auto") return {not_built(pinned)};
   if (deployment.ranks() == 1) return {};
   if (!deployment.attention_dp()) return {not_built("all_reduce")};
-  std::vector<resolve::StrategyVerdict> out;
-  for (std::string_view name : kExchanges) out.push_back(not_built(name));
-  return out;
+  return judge_exchanges();
 }
 
-std::vector<resolve::StrategyVerdict> judge_all_strategies() {
+std::vector<resolve::StrategyVerdict> judge_exchanges() {
   std::vector<resolve::StrategyVerdict> out;
   for (std::string_view name : kExchanges) out.push_back(not_built(name));
-  out.push_back(not_built("all_reduce"));
   return out;
 }
 

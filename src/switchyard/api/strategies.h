@@ -14,7 +14,7 @@ namespace switchyard::api {
 /// none for one rank that pins none. None is built yet, so every verdict is path_not_enabled.
 std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deployment,
                                                        std::string_view comm);
-/// The verdicts on every exchange strategy and the all-reduce.
-std::vector<resolve::StrategyVerdict> judge_all_strategies();
+/// The verdicts on every exchange strategy.
+std::vector<resolve::StrategyVerdict> judge_exchanges();
 
 }  // namespace switchyard::api

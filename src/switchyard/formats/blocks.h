@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "switchyard/formats/bits.h"
 
@@ -42,5 +43,8 @@ inline float amax_of(const float* x, std::int64_t count) {
   });
   return bits_float(std::uint32_t(largest));
 }
+
+/// Largest finite magnitude: an infinity saturates and a NaN stays in its own block.
+float finite_amax(std::span<const float> values);
 
 }  // namespace switchyard::formats

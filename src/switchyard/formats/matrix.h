@@ -115,5 +115,15 @@ struct Matrix {
 /// Errors:  UsageError for an odd cols in a 4-bit layout, for another layout, or a wrong length.
 Matrix quantize_matrix(std::span<const float> values, std::int64_t rows, std::int64_t cols,
                        const WeightLayout& layout);
+/// The same with the amax that the global scale is made from: for a part of a larger matrix.
+Matrix quantize_matrix(std::span<const float> values, std::int64_t rows, std::int64_t cols,
+                       const WeightLayout& layout, float global_amax);
+
+/// Decodes `source` and quantises it into `layout`, some rows at a time: bit for bit what
+/// quantize_matrix() makes of the whole decoded matrix, without ever holding one. Drops the input
+/// scale.
+///
+/// Errors:  those of quantize_matrix().
+Matrix convert_matrix(const Matrix& source, const WeightLayout& layout);
 
 }  // namespace switchyard::formats

@@ -49,18 +49,6 @@ BlockScale choose_scale(const WeightLayout& layout, float amax, float g) {
   return {.code = code, .factor = amax == 0.0f ? 0.0f : reciprocal_e8m0(code)};
 }
 
-/// Largest finite magnitude: an infinity saturates and a NaN stays in its own block.
-float finite_amax(std::span<const float> values) {
-  float amax = amax_of(values.data(), std::int64_t(values.size()));
-  if (float_bits(amax) < kInfinityBits) return amax;
-  std::uint32_t largest = 0;
-  for (float v : values) {
-    std::uint32_t m = float_bits(v) & 0x7fffffffu;
-    if (m < kInfinityBits) largest = std::max(largest, m);
-  }
-  return bits_float(largest);
-}
-
 /// The matrix being written: a source, a layout and the two parts of the storage.
 struct Target {
   const WeightLayout& layout;
@@ -154,8 +142,25 @@ void check_request(std::span<const float> values, std::int64_t rows, std::int64_
 
 }  // namespace
 
+float finite_amax(std::span<const float> values) {
+  float amax = amax_of(values.data(), std::int64_t(values.size()));
+  if (float_bits(amax) < kInfinityBits) return amax;
+  std::uint32_t largest = 0;
+  for (float v : values) {
+    std::uint32_t m = float_bits(v) & 0x7fffffffu;
+    if (m < kInfinityBits) largest = std::max(largest, m);
+  }
+  return bits_float(largest);
+}
+
 Matrix quantize_matrix(std::span<const float> values, std::int64_t rows, std::int64_t cols,
                        const WeightLayout& layout) {
+  return quantize_matrix(values, rows, cols, layout,
+                         layout.global_scale ? finite_amax(values) : 0.0f);
+}
+
+Matrix quantize_matrix(std::span<const float> values, std::int64_t rows, std::int64_t cols,
+                       const WeightLayout& layout, float global_amax) {
   check_request(values, rows, cols, layout);
   std::int64_t code_bytes = rows * layout.row_bytes(cols);
   std::int64_t scale_bytes =
@@ -169,7 +174,7 @@ Matrix quantize_matrix(std::span<const float> values, std::int64_t rows, std::in
   m.cols = cols;
   m.codes = {base, std::size_t(code_bytes)};
   m.scales = {base + scale_begin, std::size_t(scale_bytes)};
-  if (layout.global_scale) m.global_scale = nvfp4_global_scale(finite_amax(values));
+  if (layout.global_scale) m.global_scale = nvfp4_global_scale(global_amax);
   if (layout.scale == ScaleType::kNone) {
     round_values(values, layout.element, base);
   } else {

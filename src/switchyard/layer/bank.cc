@@ -23,6 +23,24 @@ void note_scales(const checkpoint::ExpertWeights& e, std::int64_t i, DeclaredSca
   out.fc2[std::size_t(i)] = e.down.input_scale.value_or(kMissing);
 }
 
+/// Packs every expert, with at most one materialised expert per kExpertsPerCopy of the layer: that,
+/// and not the number of threads, bounds the memory beside the packed bank.
+template <class Pack>
+void pack_all(std::int64_t experts, const LayerOptions& options, Pack&& pack) {
+  constexpr std::int64_t kExpertsPerCopy = 16;
+  const std::int64_t copies =
+      std::clamp<std::int64_t>(experts / kExpertsPerCopy, 1, options.pool->size());
+  std::mutex progress_lock;
+  std::int64_t done = 0;
+  options.pool->for_each(copies, [&](std::int64_t first, int) {
+    for (std::int64_t e = first; e < experts; e += copies) {
+      pack(e);
+      std::lock_guard lock(progress_lock);
+      if (options.progress) options.progress(++done, experts);
+    }
+  });
+}
+
 bool any_missing(const std::vector<float>& scales) {
   return std::any_of(scales.begin(), scales.end(), [](float s) { return s < 0; });
 }

@@ -9,10 +9,7 @@ namespace {
 /// A NaN or an infinity that reaches a scale is refused here: kernels decode checked scales only.
 formats::Matrix convert(const char* what, const formats::Matrix& m,
                         const formats::WeightLayout& layout) {
-  std::vector<float> values(std::size_t(m.rows * m.cols));
-  for (std::int64_t r = 0; r < m.rows; ++r)
-    m.decode_row(r, std::span(values).subspan(std::size_t(r * m.cols), std::size_t(m.cols)));
-  formats::Matrix out = formats::quantize_matrix(values, m.rows, m.cols, layout);
+  formats::Matrix out = formats::convert_matrix(m, layout);
   out.check(what);
   return out;
 }

@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/layer/bank.h"
+#include "switchyard/layer/calibrate.h"
 #include "switchyard/layer/fused_shared.h"
 #include "switchyard/layer/single_rank.h"
 
@@ -45,58 +46,6 @@ ops::FfnShape shared_shape(const checkpoint::LayerWeights& w, const LayerOptions
           .dtype = o.dtype};
 }
 
-/// Largest magnitude of each expert's captured FC2 inputs; negative where it saw none.
-std::vector<float> amax_by_expert(const ops::FfnShape& s, const std::vector<std::int32_t>& ids,
-                                  const std::vector<double>& inter) {
-  std::vector<float> amax(std::size_t(s.experts), -1.0f);
-  for (std::size_t r = 0; r < ids.size(); ++r) {
-    if (ids[r] < 0 || ids[r] >= s.experts) continue;
-    float& m = amax[std::size_t(ids[r])];
-    for (std::int64_t k = 0; k < s.inter; ++k)
-      m = std::max(m, float(std::abs(inter[r * std::size_t(s.inter) + std::size_t(k)])));
-  }
-  return amax;
-}
-
-/// Largest magnitude that FC1's quantiser will see.
-float input_amax(const ops::FfnShape& s, std::int64_t tokens, const float* hidden,
-                 const std::vector<float>& weights) {
-  float amax = 0;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    float row = 0;
-    for (std::int64_t k = 0; k < s.hidden; ++k)
-      row = std::max(row, std::abs(hidden[t * s.hidden + k]));
-    float weight = s.weight_on_input ? 0 : 1;
-    for (std::int64_t j = 0; s.weight_on_input && j < s.top_k; ++j)
-      weight = std::max(weight, std::abs(weights[std::size_t(t * s.top_k + j)]));
-    amax = std::max(amax, row * weight);
-  }
-  return amax;
-}
-
-/// A caller's routing is not known in advance: every expert gets its share of the tokens.
-void deal_tokens(const Problem& p, std::int64_t tokens, Routed& routed) {
-  for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t j = 0; j < p.top_k(); ++j)
-      routed.ids[std::size_t(t * routed.width + j)] =
-          std::int32_t((t * p.top_k() + j) % p.num_experts());
-}
-
-float static_scale(formats::ActivationQuant q, float amax) {
-  constexpr float kHeadRoom = 1.05f;
-  const float largest = q == formats::ActivationQuant::kNvfp4 ? 448.0f * 6 : 448.0f;
-  return amax > 0 ? amax * kHeadRoom / largest : 1.0f;
-}
-
-StaticScales scales_from(const ops::FfnShape& s, formats::ActivationQuant q, float x_amax,
-                         std::vector<float> inter_amax) {
-  const float fallback = *std::max_element(inter_amax.begin(), inter_amax.end());
-  StaticScales out{static_scale(q, x_amax), std::vector<float>(std::size_t(s.experts))};
-  for (std::size_t e = 0; e < out.fc2.size(); ++e)
-    out.fc2[e] = static_scale(q, inter_amax[e] < 0 ? fallback : inter_amax[e]);
-  return out;
-}
-
 }  // namespace
 
 Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
@@ -127,54 +76,8 @@ std::int64_t Layer::packed_bytes() const {
 }
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
-  const formats::ActivationQuant declared = routed_.shape.quant;
-  if (!formats::is_static(declared)) return;
-  require(tokens > 0, "calibrate: no tokens are given");
-  const std::int64_t h = problem().hidden, width = routed_.shape.top_k;
-  std::vector<std::int32_t> ids(std::size_t(tokens * width), -1);
-  std::vector<float> weights(ids.size(), 1.0f), out(std::size_t(tokens * h));
-  std::vector<float> logits(
-      std::size_t(tokens * (problem().num_experts() + problem().routing.zero_experts)));
-  ForwardArgs args;
-  args.tokens = tokens;
-  args.hidden = hidden;
-  args.hidden_stride = h;
-  args.token_ids = token_ids;
-  Routed routed{ids, weights, width, 1};
-  if (problem().routing.choice == ChoiceRule::kCaller) {
-    deal_tokens(problem(), tokens, routed);
-  } else {
-    route_tokens(*this, args, Dtype::kF32, logits, routed);
-  }
-  append_shared(*this, args, routed);
-
-  ops::FfnShape shape = routed_.shape;
-  shape.quant = formats::ActivationQuant::kF32;
-  std::vector<double> inter(ids.size() * std::size_t(shape.inter));
-  StageCapture capture{inter.data()};
-  HostBuffer workspace(
-      options_.leaf->ffn->workspace_bytes(shape, routed_.layout, tokens, options_.pool->size()));
-  ops::FfnArgs f;
-  f.shape = &shape;
-  f.layout = &routed_.layout;
-  f.packed = routed_.packed.data();
-  f.activation = routed_.activation.data();
-  f.tokens = tokens;
-  f.x_dtype = f.out_dtype = Dtype::kF32;
-  f.x = hidden;
-  f.x_stride = f.out_stride = h;
-  f.ids = ids.data();
-  f.weights = weights.data();
-  f.out = out.data();
-  f.capture = &capture;
-  f.pool = options_.pool.get();
-  f.isa = options_.isa;
-  f.workspace = workspace.bytes();
-  options_.leaf->ffn->forward(f);
-
-  const float x_amax = input_amax(shape, tokens, hidden, weights);
-  set_static_scales(routed_,
-                    scales_from(shape, declared, x_amax, amax_by_expert(shape, ids, inter)));
+  if (!formats::is_static(routed_.shape.quant)) return;
+  set_static_scales(routed_, calibrated_scales(*this, tokens, hidden, token_ids));
   needs_calibration_ = false;
 }
 

@@ -5,6 +5,7 @@
 
 #include "switchyard/base/nearest.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/resolve/backends.h"
 #include "switchyard/resolve/warnings.h"
 
@@ -121,7 +122,8 @@ class Resolver {
                                                               : formats::ActivationQuant::kF32;
     add_knob("activations", cat(to_string(p.activations)), cat(formats::to_string(quantiser)));
     add_knob("combine", cat(to_string(p.combine)), combine_precision(p, d));
-    add_knob("cpu_isa", cat(d.env.flag("SWITCHYARD_CPU_ISA")), cat(to_string(d.env.isa)));
+    add_knob("cpu_isa", cat(d.env.flag("SWITCHYARD_CPU_ISA")),
+             cat(to_string(ops::panel_twin(d.env.isa).tier)));
     add_knob("device", request().device ? cat(to_string(*request().device)) : "",
              cat(to_string(winner.device)));
     add_knob("slots", cat(d.slots), cat(d.num_slots(p.num_experts())));

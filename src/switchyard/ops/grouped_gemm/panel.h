@@ -126,6 +126,7 @@ struct PanelTwin {
   PanelGemm gemm;
   CpuIsa tier;
 };
+/// The best twin up to `isa`.
 PanelTwin panel_twin(CpuIsa isa);
 
 /// Plain C++ on the packed form; runs everywhere.

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/layer/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "switchyard/base/check.h"
+#include "switchyard/layer/single_rank.h"
+
+namespace switchyard::layer {
+namespace {
+
+constexpr std::int64_t kBlockTokens = 32;  // bounds the memory beside the packed layer
+
+/// What the quantisers would see: the largest input of FC1, and of each expert's FC2 (negative
+/// where the expert saw no token).
+struct Amax {
+  float fc1 = 0;
+  std::vector<float> fc2;
+};
+
+void note_inter(const ops::FfnShape& s, const std::vector<std::int32_t>& ids,
+                const std::vector<double>& inter, Amax& amax) {
+  for (std::size_t r = 0; r < ids.size(); ++r) {
+    if (ids[r] < 0 || ids[r] >= s.experts) continue;
+    float& m = amax.fc2[std::size_t(ids[r])];
+    m = std::max(m, 0.0f);
+    for (std::int64_t k = 0; k < s.inter; ++k)
+      m = std::max(m, float(std::abs(inter[r * std::size_t(s.inter) + std::size_t(k)])));
+  }
+}
+
+void note_input(const ops::FfnShape& s, const ForwardArgs& a, const std::vector<float>& weights,
+                Amax& amax) {
+  const float* x = static_cast<const float*>(a.hidden);
+  for (std::int64_t t = 0; t < a.tokens; ++t) {
+    float row = 0;
+    for (std::int64_t k = 0; k < s.hidden; ++k) row = std::max(row, std::abs(x[t * s.hidden + k]));
+    float weight = s.weight_on_input ? 0 : 1;
+    for (std::int64_t j = 0; s.weight_on_input && j < s.top_k; ++j)
+      weight = std::max(weight, std::abs(weights[std::size_t(t * s.top_k + j)]));
+    amax.fc1 = std::max(amax.fc1, row * weight);
+  }
+}
+
+/// A caller's routing is not known in advance: every expert gets its share of the tokens.
+void deal_tokens(const Problem& p, std::int64_t first, std::int64_t tokens, Routed& routed) {
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < p.top_k(); ++j)
+      routed.ids[std::size_t(t * routed.width + j)] =
+          std::int32_t(((first + t) * p.top_k() + j) % p.num_experts());
+}
+
+/// One block of tokens, of which `first` is the first, through routing and the experts in f32 mode.
+void run_block(const Layer& layer, const ForwardArgs& a, std::int64_t first, HostBuffer& workspace,
+               Amax& amax) {
+  const Problem& p = layer.problem();
+  const ExpertBank& bank = layer.routed();
+  ops::FfnShape shape = bank.shape;
+  shape.quant = formats::ActivationQuant::kF32;
+  std::vector<std::int32_t> ids(std::size_t(a.tokens * shape.top_k), -1);
+  std::vector<float> weights(ids.size(), 1.0f), out(std::size_t(a.tokens * p.hidden));
+  std::vector<float> logits(std::size_t(a.tokens * (p.num_experts() + p.routing.zero_experts)));
+  std::vector<double> inter(ids.size() * std::size_t(shape.inter));
+  Routed routed{ids, weights, shape.top_k, 1};
+  if (p.routing.choice == ChoiceRule::kCaller) {
+    deal_tokens(p, first, a.tokens, routed);
+  } else {
+    route_tokens(layer, a, Dtype::kF32, logits, routed);
+  }
+  append_shared(layer, a, routed);
+  StageCapture capture{inter.data()};
+  ops::FfnArgs f;
+  f.shape = &shape;
+  f.layout = &bank.layout;
+  f.packed = bank.packed.data();
+  f.activation = bank.activation.data();
+  f.tokens = a.tokens;
+  f.x_dtype = f.out_dtype = Dtype::kF32;
+  f.x = a.hidden;
+  f.x_stride = f.out_stride = p.hidden;
+  f.ids = ids.data();
+  f.weights = weights.data();
+  f.out = out.data();
+  f.capture = &capture;
+  f.pool = layer.options().pool.get();
+  f.isa = layer.options().isa;
+  f.workspace = workspace.bytes();
+  layer.options().leaf->ffn->forward(f);
+  note_input(shape, a, weights, amax);
+  note_inter(shape, ids, inter, amax);
+}
+
+float scale_for(formats::ActivationQuant q, float amax) {
+  constexpr float kHeadRoom = 1.05f;
+  const float largest = q == formats::ActivationQuant::kNvfp4 ? 448.0f * 6 : 448.0f;
+  return amax > 0 ? amax * kHeadRoom / largest : 1.0f;
+}
+
+}  // namespace
+
+StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const float* hidden,
+                               const std::int64_t* token_ids) {
+  require(tokens > 0, "calibrate: no tokens are given");
+  const ExpertBank& bank = layer.routed();
+  ops::FfnShape shape = bank.shape;
+  shape.quant = formats::ActivationQuant::kF32;
+  HostBuffer workspace(layer.options().leaf->ffn->workspace_bytes(
+      shape, bank.layout, std::min(tokens, kBlockTokens), layer.options().pool->size()));
+  Amax amax{0, std::vector<float>(std::size_t(shape.experts), -1.0f)};
+  for (std::int64_t t = 0; t < tokens; t += kBlockTokens) {
+    ForwardArgs a;
+    a.tokens = std::min(kBlockTokens, tokens - t);
+    a.hidden = hidden + t * layer.problem().hidden;
+    a.hidden_stride = layer.problem().hidden;
+    a.token_ids = token_ids != nullptr ? token_ids + t : nullptr;
+    run_block(layer, a, t, workspace, amax);
+  }
+  const float largest = *std::max_element(amax.fc2.begin(), amax.fc2.end());
+  StaticScales scales{scale_for(bank.shape.quant, amax.fc1), {}};
+  for (float m : amax.fc2) scales.fc2.push_back(scale_for(bank.shape.quant, m < 0 ? largest : m));
+  return scales;
+}
+
+}  // namespace switchyard::layer

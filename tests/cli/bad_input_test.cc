@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every mistake gets exactly one line on stderr, nothing on stdout, and the right exit status.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/command_runner.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Finished;
+using test::run_command;
+using testing::HasSubstr;
+
+std::string data(const std::string& name) { return std::string(SWITCHYARD_TEST_DATA) + "/" + name; }
+
+void expect_refused(const std::vector<std::string>& args, int status,
+                    const std::vector<std::string>& says) {
+  std::string call = "switchyard " + testing::PrintToString(args);
+  Finished done = run_command(args);
+  EXPECT_EQ(done.status, status) << call << "\n" << done.err;
+  EXPECT_EQ(done.out, "") << call;
+  EXPECT_TRUE(done.err.starts_with("switchyard: ")) << call << "\n" << done.err;
+  EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << call << "\n" << done.err;
+  EXPECT_TRUE(done.err.ends_with("\n")) << call;
+  for (const std::string& part : says) EXPECT_THAT(done.err, HasSubstr(part)) << call;
+}
+
+struct Case {
+  std::vector<std::string> args;
+  std::vector<std::string> says;
+  int status = 2;
+};
+
+class Refused : public testing::TestWithParam<Case> {};
+
+TEST_P(Refused, WithOneLine) {
+  const Case& c = GetParam();
+  expect_refused(c.args, c.status, c.says);
+  std::vector<std::string> json = c.args;
+  json.push_back("--json");
+  if (c.args.size() > 1 && c.says.front() != "needs a value") expect_refused(json, c.status, {});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    TopLevel, Refused,
+    testing::Values(Case{{}, {"no command"}}, Case{{"verfy"}, {"verfy", "did you mean verify"}},
+                    Case{{"frobnicate"}, {"known: run, verify, explain, inspect, doctor"}},
+                    Case{{"--jsn"}, {"flag '--jsn' is unknown"}},
+                    Case{{"--version", "now"}, {"'now' is one too many"}},
+                    Case{{"bench", "layer"}, {"bench", "not built"}},
+                    Case{{"tune"}, {"tune", "not built"}}, Case{{"eplb"}, {"eplb", "not built"}},
+                    Case{{"quantize", "x"}, {"quantize", "not built", "--format"}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, Refused,
+    testing::Values(Case{{"run", "--tokns", "3"}, {"run: flag '--tokns'", "did you mean --tokens"}},
+                    Case{{"run", "--tokns=3"}, {"did you mean --tokens"}},
+                    Case{{"verify", "--jsn", "DIR"},
+                         {"verify: flag '--jsn'", "did you mean --json"}},
+                    Case{{"run", "extra"}, {"'extra' is one too many"}},
+                    Case{{"verify", "a", "b"}, {"'b' is one too many"}},
+                    Case{{"run", "--tokens"}, {"needs a value", "--tokens"}},
+                    Case{{"run", "--tokens", "1", "--tokens", "2"}, {"--tokens", "more than once"}},
+                    Case{{"run", "--preset", ""}, {"--preset is empty"}},
+                    Case{{"run", "--tokens", "x"}, {"--tokens = 'x'", "0 to"}},
+                    Case{{"run", "--tokens", "-1"}, {"'-1'", "0 to"}},
+                    Case{{"run", "--tokens", "1e3"}, {"'1e3'"}},
+                    Case{{"run", "--tokens", "0x10"}, {"'0x10'"}},
+                    Case{{"run", "--tokens", "7 "}, {"'7 '"}},
+                    Case{{"run", "--tokens", "99999999999999999999"}, {"99999999999999999999"}},
+                    Case{{"run", "--threads", "0"}, {"--threads = '0'", "1 to 1024"}},
+                    Case{{"run", "--threads", "1025"}, {"--threads = '1025'", "1 to 1024"}},
+                    Case{{"run", "--seed", "-3"}, {"--seed = '-3'"}},
+                    Case{{"run", "--top-k", "33"}, {"--top-k = '33'", "1 to 32"}},
+                    Case{{"run", "--factor", "nan"}, {"--factor = 'nan'"}},
+                    Case{{"run", "--factor", "0"}, {"--factor = '0'"}},
+                    Case{{"explain", "--sm", "9"}, {"--sm = '9'"}},
+                    Case{{"explain", "--experts", "4096"}, {"--experts = '4096'", "2048"}},
+                    Case{{"explain", "--ranks", "3", "--ep", "2"}, {"--ranks = 3 contradicts"}},
+                    Case{{"verify"}, {"DIR is missing"}}, Case{{"inspect"}, {"PATH is missing"}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Words, Refused,
+    testing::Values(Case{{"run", "--preset", "tinny"}, {"preset 'tinny'", "did you mean tiny"}},
+                    Case{{"explain", "--preset", "deepseek-v33"}, {"did you mean deepseek-v3"}},
+                    Case{{"run", "--format", "nvfp5"}, {"format 'nvfp5'", "did you mean nvfp4"}},
+                    Case{{"explain", "--format", "int3"}, {"format 'int3'", "known: bf16"}},
+                    Case{{"verify", data("mixtral"), "--format", "fp9"}, {"format 'fp9'"}},
+                    Case{{"run", "--format", "MIXED_PRECISION"}, {"MIXED_PRECISION"}},
+                    Case{{"run", "--device", "tpu"}, {"device 'tpu'", "cpu or cuda"}},
+                    Case{{"doctor", "--device", "gpu"}, {"device 'gpu'"}},
+                    Case{{"run", "--activations", "int8"}, {"activations 'int8'", "f32"}},
+                    Case{{"run", "--routing", "random"}, {"routing 'random'", "zipf"}},
+                    Case{{"run", "--parallel", "ddp"}, {"parallel mode 'ddp'", "dep"}},
+                    Case{{"run", "--leaf", "nvfp5"}, {"'nvfp5'"}},
+                    Case{{"run", "--prefer", "TRTLM"}, {"TRTLM"}},
+                    Case{{"explain", "--activation", "swiglo"}, {"did you mean swiglu"}},
+                    Case{{"explain", "--routing-method", "DeepSeek"}, {"'DeepSeek'", "DeepSeekV3"}},
+                    Case{{"explain", "--comm", "onesided"}, {"'onesided'", "one_sided"}},
+                    Case{{"explain", "--dtype", "fp64"}, {"dtype 'fp64'"}},
+                    Case{{"run", "--preset", "tiny", "--checkpoint", "x"}, {"both given"}},
+                    Case{{"explain", "--preset", "tiny", "--checkpoint", "x"}, {"both stated"}},
+                    Case{{"explain", "--preset", "tiny", "--hidden", "64"},
+                         {"hidden is stated beside"}},
+                    Case{{"run", "--layer", "3"}, {"--layer 3 needs --checkpoint"}},
+                    Case{{"run", "--top-k", "9"}, {"top_k"}},
+                    Case{{"explain", "--experts", "4", "--top-k", "5"}, {"top_k"}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    NotBuilt, Refused,
+    testing::Values(Case{{"run", "--ranks", "2"}, {"2 ranks", "not built"}},
+                    Case{{"run", "--ep", "2", "--tp", "2"}, {"4 ranks", "not built"}},
+                    Case{{"run", "--slots", "9"}, {"--slots 9", "not built"}},
+                    Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}},
+                    Case{{"run", "--combine", "fp8"}, {"--combine fp8", "not built"}},
+                    Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}},
+                    Case{{"run", "--comm", "one_sided"}, {"one_sided", "path_not_enabled"}, 1},
+                    Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Paths, Refused,
+    testing::Values(
+        Case{{"verify", "/no/such/folder"}, {"/no/such/folder", "does not exist"}},
+        Case{{"run", "--checkpoint", "/no/such/folder"}, {"does not exist"}},
+        Case{{"explain", "--checkpoint", "/no/such/folder"}, {"does not exist"}},
+        Case{{"inspect", "/no/such/folder"}, {"does not exist"}},
+        Case{{"verify", data("mixtral/config.json")}, {"config.json", "file"}},
+        Case{{"inspect", data("mixtral/config.json")}, {"config.json"}},
+        Case{{"verify", data("mixtral"), "--io", data("mixtral")}, {"directory"}},
+        Case{{"verify", data("mixtral"), "--io", "/no/io"}, {"/no/io"}},
+        Case{{"verify", data("mixtral"), "--io", data("mixtral/model.safetensors")},
+             {"hidden_states"}},
+        Case{{"verify", data("mixtral"), "--calibrate", data("mixtral")}, {"directory"}},
+        Case{{"run", "--calibrate", "/no/tokens"}, {"/no/tokens"}},
+        Case{{"verify", data("mixtral"), "--layer", "99"}, {"layer 99"}},
+        Case{{"explain", "--checkpoint", data("mixtral"), "--layer", "99"}, {"layer 99"}},
+        Case{{"run", "--checkpoint", data("mixtral"), "--slots", "3"}, {"--slots 3"}}));
+
+bool has_gpu() { return fs::exists("/dev/nvidiactl"); }
+
+TEST(NoDevice, IsStatusThree) {
+  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  expect_refused({"run", "--device", "cuda"}, 3, {"GPU"});
+  expect_refused({"run", "--leaf", "cuda.none"}, 3, {"GPU"});
+  expect_refused({"verify", data("mixtral"), "--device", "cuda"}, 3, {"GPU"});
+  Finished doctor = run_command({"doctor", "--device", "cuda"});
+  EXPECT_EQ(doctor.status, 3);
+  EXPECT_EQ(doctor.err, "");
+}
+
+/// A copy of a fixture that a test may damage.
+class Broken : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ =
+        fs::temp_directory_path() / ("switchyard_broken_" + std::to_string(getpid()) + "_" +
+                                     testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(dir_);
+    fs::copy(data("mixtral"), dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  std::string path(const std::string& name = "") const {
+    return name.empty() ? dir_.string() : (dir_ / name).string();
+  }
+
+  /// Every command that reads a checkpoint refuses it, and a good one still works afterwards.
+  void expect_all_refuse(const std::vector<std::string>& says) const {
+    expect_refused({"verify", path()}, 2, says);
+    expect_refused({"run", "--checkpoint", path(), "--json"}, 2, says);
+    expect_refused({"inspect", path()}, 2, says);
+    expect_refused({"explain", "--checkpoint", path()}, 2, says);
+    EXPECT_EQ(run_command({"verify", data("mixtral")}).status, 0);
+  }
+
+ private:
+  fs::path dir_;
+};
+
+TEST_F(Broken, TruncatedWeights) {
+  fs::resize_file(path("model.safetensors"), fs::file_size(path("model.safetensors")) - 100);
+  expect_all_refuse({"model.safetensors"});
+}
+
+TEST_F(Broken, EmptyWeights) {
+  fs::resize_file(path("model.safetensors"), 0);
+  expect_all_refuse({"model.safetensors", "0 bytes"});
+}
+
+TEST_F(Broken, MissingWeights) {
+  fs::remove(path("model.safetensors"));
+  expect_all_refuse({"model.safetensors"});
+}
+
+TEST_F(Broken, MissingConfig) {
+  fs::remove(path("config.json"));
+  expect_all_refuse({"config.json"});
+}
+
+TEST_F(Broken, ConfigThatIsNoJson) {
+  std::ofstream(path("config.json")) << "{\"model_type\":\n\n";
+  expect_all_refuse({"config.json"});
+}
+
+TEST_F(Broken, UnknownFamily) {
+  std::ofstream(path("config.json")) << "{\"model_type\": \"mixtrall\"}";
+  expect_refused({"verify", path()}, 2, {"mixtrall", "mixtral"});
+}
+
+TEST_F(Broken, IoOfAnotherWidth) {
+  expect_refused({"verify", path(), "--io", data("gpt_oss_mxfp4/moe_io.safetensors")}, 2,
+                 {"hidden_states"});
+}
+
+}  // namespace
+}  // namespace switchyard

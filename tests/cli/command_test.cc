@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built command as a user meets it: exit statuses, streams, JSON keys, switches.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/command_runner.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+using test::Finished;
+using test::run_command;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+using Keys = std::set<std::string>;
+
+const std::vector<std::string> kCommands = {"run", "verify", "explain", "inspect", "doctor"};
+
+std::string data(const std::string& name) { return std::string(SWITCHYARD_TEST_DATA) + "/" + name; }
+
+Keys keys(const Json& object) {
+  Keys out;
+  for (const auto& [key, value] : object.items()) out.insert(key);
+  return out;
+}
+
+/// Parses what a command printed; its stderr must be silent.
+Json json_of(std::vector<std::string> args, int status = 0) {
+  args.push_back("--json");
+  Finished done = run_command(args);
+  EXPECT_EQ(done.status, status) << done.err;
+  EXPECT_EQ(done.err, "");
+  EXPECT_EQ(done.out.back(), '\n');
+  return Json::parse(done.out);
+}
+
+const Keys kHeader = {"version", "commit", "machine", "fingerprint"};
+
+Keys with_header(Keys more) {
+  more.insert(kHeader.begin(), kHeader.end());
+  return more;
+}
+
+TEST(Help, NamesEveryCommandAndIsQuietOnStderr) {
+  Finished done = run_command({"--help"});
+  EXPECT_EQ(done.status, 0);
+  EXPECT_EQ(done.err, "");
+  for (const std::string& command : kCommands) EXPECT_THAT(done.out, HasSubstr("\n  " + command));
+  EXPECT_THAT(done.out, HasSubstr("Exit status: 0 ok"));
+  EXPECT_EQ(run_command({"-h"}).out, done.out);
+}
+
+TEST(Help, EveryCommandHasAnExampleAndJson) {
+  for (const std::string& command : kCommands) {
+    Finished done = run_command({command, "--help"});
+    EXPECT_EQ(done.status, 0);
+    EXPECT_EQ(done.err, "");
+    EXPECT_THAT(done.out, HasSubstr("Examples:\n  switchyard " + command));
+    EXPECT_THAT(done.out, HasSubstr("--json"));
+    EXPECT_EQ(run_command({command, "-h"}).out, done.out);
+    std::size_t start = 0, end = 0;
+    for (; (end = done.out.find('\n', start)) != std::string::npos; start = end + 1)
+      EXPECT_LE(end - start, 100u) << done.out.substr(start, end - start);
+  }
+}
+
+TEST(Help, ReadsNeitherMachineNorSwitches) {
+  test::Start start;
+  start.env = {{"SWITCHYARD_CPU_ISA", "nonsense"}, {"SWITCHYARD_CMM", "x"}};
+  for (std::vector<std::string> args : {std::vector<std::string>{"--help"}, {"run", "--help"}}) {
+    start.args = args;
+    Finished done = run_command(start);
+    EXPECT_EQ(done.status, 0);
+    EXPECT_EQ(done.err, "");
+  }
+}
+
+TEST(Help, StartsWithinTwentyMilliseconds) {
+  if (std::string(SWITCHYARD_COMMAND).find("/cpu/") == std::string::npos)
+    GTEST_SKIP() << "timed in the cpu preset only; sanitizers start slowly";
+  double best = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    run_command({"--help"});
+    std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count());
+  }
+  EXPECT_LT(best, 20.0);
+}
+
+TEST(Version, SaysVersionCommitAndTwins) {
+  Finished done = run_command({"--version"});
+  EXPECT_EQ(done.status, 0);
+  EXPECT_THAT(done.out, MatchesRegex("switchyard [0-9.]+ \\(commit [0-9a-z]+\\)\ntwins: cpu "
+                                     "portable.*\n"));
+  EXPECT_EQ(keys(json_of({"--version"})), kHeader);
+}
+
+TEST(JsonKeys, HeaderIsTheSameEverywhere) {
+  Json header = json_of({"--version"});
+  EXPECT_EQ(keys(header["machine"]),
+            (Keys{"cpu_isa", "cpu_best_isa", "cpus", "gpus", "sm", "built_in", "twins"}));
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"doctor"}, {"explain"}, {"inspect", data("mixtral")}}) {
+    Json json = json_of(args);
+    for (const std::string& key : kHeader) EXPECT_EQ(json[key], header[key]) << args[0];
+  }
+}
+
+TEST(JsonKeys, Explain) {
+  Keys report = {"problem",  "deployment", "requested", "winner",   "selected_by",
+                 "eligible", "rejected",   "assumed",   "degraded", "degraded_from",
+                 "knobs",    "warnings",   "schema",    "ok"};
+  EXPECT_EQ(keys(json_of({"explain", "--preset", "tiny"})), with_header(report));
+  report.insert("strategies");
+  Json ranks = json_of({"explain", "--preset", "tiny", "--ranks", "2"}, 1);
+  EXPECT_EQ(keys(ranks), with_header(report));
+  EXPECT_EQ(keys(ranks["rejected"][0]), (Keys{"candidate", "reason", "detail"}));
+  EXPECT_EQ(keys(ranks["strategies"][0]), (Keys{"strategy", "reason", "detail"}));
+  EXPECT_EQ(ranks["deployment"]["ep"], 2);
+  EXPECT_EQ(ranks["deployment"]["parallel"], "dep");
+  EXPECT_EQ(keys(json_of({"explain", "--checkpoint", data("mixtral")})),
+            with_header({"ok", "layers"}));
+}
+
+TEST(JsonKeys, Doctor) {
+  Json json = json_of({"doctor"});
+  EXPECT_EQ(keys(json), with_header({"ok", "twins", "cpu", "gpu", "built_in", "switches",
+                                     "warnings", "formats", "strategies", "allreduce_patterns"}));
+  EXPECT_EQ(json["formats"].size(), 16u);
+  for (const Json& f : json["formats"]) {
+    EXPECT_EQ(keys(f), (Keys{"format", "device", "leaf", "ok", "reason", "detail"}));
+    EXPECT_EQ(f["ok"].get<bool>(), f["reason"].is_null());
+  }
+  EXPECT_EQ(json["switches"][0]["name"], "SWITCHYARD_COMM");
+  EXPECT_EQ(keys(json["switches"][0]),
+            (Keys{"name", "status", "doc", "value", "default", "in_fingerprint"}));
+  EXPECT_EQ(json["strategies"].size(), 7u);
+  EXPECT_EQ(json_of({"doctor", "--device", "cpu"})["formats"].size(), 8u);
+}
+
+TEST(JsonKeys, Inspect) {
+  Json json = json_of({"inspect", data("qwen3_moe_nvfp4")});
+  EXPECT_EQ(keys(json), with_header({"ok", "path", "kind", "family", "schema", "num_tensors",
+                                     "file_bytes", "layers", "tensors", "notices"}));
+  EXPECT_EQ(json["layers"][0]["format"], "nvfp4");
+  Json file = json_of({"inspect", data("mixtral/model.safetensors")});
+  EXPECT_EQ(file["kind"], "file");
+  EXPECT_FALSE(file["tensors"].empty());
+  Finished text = run_command({"inspect", data("qwen3_moe_nvfp4")});
+  EXPECT_EQ(text.status, 0);
+  EXPECT_THAT(text.out, HasSubstr("model.layers.0.mlp  nvfp4"));
+  EXPECT_EQ(text.err, "");
+}
+
+TEST(JsonKeys, Verify) {
+  Json json = json_of({"verify", data("mixtral"), "--io", data("mixtral/moe_io.safetensors")});
+  EXPECT_EQ(keys(json), with_header({"ok", "checkpoint", "layers", "notices"}));
+  EXPECT_EQ(json["ok"], true);
+  const Json& layer = json["layers"][0];
+  EXPECT_EQ(keys(layer),
+            (Keys{"layer", "block", "format", "leaf", "tokens", "rel_l2", "rel_l2_oracle", "budget",
+                  "ids_differing", "ids_near_tie", "codes", "codes_differing", "ok", "notices"}));
+  EXPECT_EQ(keys(layer["budget"]), (Keys{"rel_l2", "rel_l2_oracle"}));
+  EXPECT_EQ(layer["format"], "bf16");
+  EXPECT_EQ(layer["tokens"], 24);
+  EXPECT_GT(layer["rel_l2"], 0);
+}
+
+TEST(JsonKeys, VerifyOfRequantisedWeightsHasNoBudgetForTheOutput) {
+  Json json = json_of({"verify", data("mixtral"), "--io", data("mixtral/moe_io.safetensors"),
+                       "--format", "w4a16_mxfp4"});
+  const Json& layer = json["layers"][0];
+  EXPECT_EQ(layer["format"], "w4a16_mxfp4");
+  EXPECT_TRUE(layer["budget"]["rel_l2"].is_null());
+  EXPECT_TRUE(layer["budget"]["rel_l2_oracle"].is_number());
+}
+
+TEST(JsonKeys, Run) {
+  Keys measurement = {"preset",   "layer",   "format",         "activations",
+                      "leaf",     "device",  "ranks",          "parallel",
+                      "strategy", "tokens",  "checked_tokens", "distinct_experts",
+                      "calls",    "time_us", "router_time_us", "gbps",
+                      "gflops",   "roof",    "share_of_roof",  "rel_l2",
+                      "budget",   "ok",      "notices"};
+  Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
+  EXPECT_EQ(keys(json), with_header({"ok", "measurements"}));
+  const Json& m = json["measurements"][0];
+  EXPECT_EQ(keys(m), measurement);
+  EXPECT_EQ(m["preset"], "tiny");
+  EXPECT_EQ(m["format"], "bf16");
+  EXPECT_EQ(m["tokens"], 3);
+  EXPECT_EQ(m["checked_tokens"], 3);
+  EXPECT_EQ(keys(m["time_us"]), (Keys{"p50", "p90", "p99"}));
+  EXPECT_EQ(keys(m["roof"]), (Keys{"gbps", "gflops"}));
+  measurement.erase("preset");
+  measurement.insert("checkpoint");
+  json = json_of({"run", "--checkpoint", data("mixtral"), "--tokens", "9", "--threads", "2"});
+  EXPECT_EQ(keys(json["measurements"][0]), measurement);
+  EXPECT_EQ(json["measurements"][0]["checked_tokens"], 8);
+}
+
+TEST(Run, TakesEveryFlagThatOneRankServes) {
+  Json json = json_of({"run",
+                       "--preset=tiny",
+                       "--tokens",
+                       "5",
+                       "--ranks",
+                       "1",
+                       "--ep",
+                       "1",
+                       "--tp",
+                       "1",
+                       "--parallel",
+                       "dep",
+                       "--slots",
+                       "8",
+                       "--device",
+                       "cpu",
+                       "--format",
+                       "nvfp4",
+                       "--activations",
+                       "bf16",
+                       "--leaf",
+                       "nvfp4",
+                       "--comm",
+                       "auto",
+                       "--combine",
+                       "bf16",
+                       "--finalize",
+                       "plain",
+                       "--top-k",
+                       "3",
+                       "--factor",
+                       "2.5",
+                       "--without-shared",
+                       "--with-parallel-mlp",
+                       "--routing",
+                       "zipf",
+                       "--threads",
+                       "1",
+                       "--seed",
+                       "7"});
+  const Json& m = json["measurements"][0];
+  EXPECT_EQ(m["leaf"], "switchyard.cpu.fused_moe.nvfp4");
+  EXPECT_EQ(m["activations"], "bf16");
+}
+
+TEST(Run, ZeroTokensAreLegal) {
+  Json json = json_of({"run", "--tokens", "0"});
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["measurements"][0]["checked_tokens"], 0);
+}
+
+TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
+  std::string io = data("deepseek_v4/moe_io.safetensors");
+  Json json = json_of(
+      {"verify", data("deepseek_v4"), "--io", io, "--format", "w4a8_mxfp4_fp8", "--calibrate", io});
+  ASSERT_EQ(json["layers"].size(), 2u);
+  for (const Json& layer : json["layers"])
+    EXPECT_THAT(layer["notices"].dump(), HasSubstr("24 of them given"));
+}
+
+TEST(ExitStatus, OneWhenNothingCanServe) {
+  Finished done = run_command({"explain", "--preset", "tiny", "--device", "cuda", "--sm", "90"});
+  EXPECT_EQ(done.status, 1);
+  EXPECT_EQ(done.err, "");
+  EXPECT_THAT(done.out, HasSubstr("path_not_enabled"));
+  done = run_command({"explain", "--preset", "tiny", "--leaf", "nvfp4"});
+  EXPECT_EQ(done.status, 1);
+  EXPECT_THAT(done.out, HasSubstr("quant_unsupported"));
+}
+
+TEST(Streams, NoProgressBarWhenPiped) {
+  Finished done = run_command({"verify", data("mixtral"), "--tokens", "1"});
+  EXPECT_EQ(done.status, 0);
+  EXPECT_EQ(done.err, "");
+  EXPECT_THAT(done.out, HasSubstr("switchyard.cpu.fused_moe.none"));
+}
+
+TEST(Streams, AProgressBarOnATerminalOnly) {
+  test::Start start;
+  start.args = {"verify", data("mixtral"), "--tokens", "1", "--json"};
+  start.terminal = true;
+  Finished done = run_command(start);
+  EXPECT_EQ(done.status, 0);
+  EXPECT_THAT(done.err, HasSubstr("packing [####"));
+  EXPECT_TRUE(done.err.ends_with("\r\x1b[K")) << "the bar is not wiped";
+  EXPECT_TRUE(Json::accept(done.out));
+}
+
+TEST(Streams, AFullDiskIsNoticed) {
+  test::Start start;
+  start.args = {"--help"};
+  start.out_path = "/dev/full";
+  Finished done = run_command(start);
+  EXPECT_EQ(done.status, 1);
+  EXPECT_THAT(done.err, HasSubstr("writing to stdout failed"));
+}
+
+// ---- switches ----
+
+Finished with_switch(const std::vector<std::string>& args, const std::string& name,
+                     const std::string& value) {
+  test::Start start;
+  start.args = args;
+  start.env = {{name, value}};
+  return run_command(start);
+}
+
+class UselessSwitch : public testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(UselessSwitch, WarnsOnceAndChangesNothing) {
+  const auto& [name, says] = GetParam();
+  const std::vector<std::string> args = {"verify", data("mixtral"), "--io",
+                                         data("mixtral/moe_io.safetensors"), "--json"};
+  Finished plain = run_command(args), switched = with_switch(args, name, "1");
+  EXPECT_EQ(switched.status, 0);
+  EXPECT_EQ(switched.out, plain.out);
+  EXPECT_THAT(switched.err, MatchesRegex("switchyard: warning: " + name + "[^\n]*\n"));
+  EXPECT_THAT(switched.err, HasSubstr(says));
+
+  const std::vector<std::string> question = {"explain", "--preset", "tiny", "--json"};
+  Json before = Json::parse(run_command(question).out);
+  Json after = Json::parse(with_switch(question, name, "1").out);
+  EXPECT_EQ(after["warnings"].size(), 1u);
+  for (const char* key : {"winner", "eligible", "rejected", "fingerprint", "knobs"})
+    EXPECT_EQ(after[key], before[key]) << key;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Switches, UselessSwitch,
+    testing::Values(std::pair{"TRTLLM_GEN_FUSED_MOE_USE_FLASHINFER", "always runs"},
+                    std::pair{"SWITCHYARD_CPU_ISSA", "did you mean SWITCHYARD_CPU_ISA"}));
+
+TEST(Switch, AnHonouredOneChangesTheFingerprint) {
+  const std::vector<std::string> args = {"--version", "--json"};
+  Json plain = Json::parse(run_command(args).out);
+  Json pinned = Json::parse(with_switch(args, "SWITCHYARD_CPU_ISA", "portable").out);
+  EXPECT_EQ(pinned["machine"]["cpu_isa"], "portable");
+  EXPECT_EQ(pinned["machine"]["cpu_best_isa"], plain["machine"]["cpu_best_isa"]);
+  if (plain["machine"]["cpu_isa"] != "portable") {
+    EXPECT_NE(pinned["fingerprint"], plain["fingerprint"]);
+  }
+}
+
+TEST(Switch, AnIllegalValueIsAMistake) {
+  for (const char* command : {"doctor", "explain", "run"}) {
+    Finished done = with_switch({command}, "SWITCHYARD_CPU_ISA", "avx1024");
+    EXPECT_EQ(done.status, 2);
+    EXPECT_EQ(done.out, "");
+    EXPECT_THAT(done.err,
+                MatchesRegex("switchyard: [^\n]*SWITCHYARD_CPU_ISA[^\n]*avx1024[^\n]*\n"));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
