@@ -17,7 +17,8 @@
 #include "tests/cases/moe_case.h"
 #include "tests/support/selection_cases.h"
 
-// Every allocation of this binary is counted; a forward must add none.
+// Every allocation of this binary is counted; a forward must add none. Not inlined: the compiler
+// would see free() on what it takes for the standard operator's memory.
 namespace {
 std::atomic<std::int64_t> allocations{0};
 
@@ -29,14 +30,16 @@ void* counted(std::size_t size, std::size_t align) {
 }
 }  // namespace
 
-void* operator new(std::size_t size) { return counted(size, 16); }
-void* operator new(std::size_t size, std::align_val_t align) {
+[[gnu::noinline]] void* operator new(std::size_t size) { return counted(size, 16); }
+[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t align) {
   return counted(size, std::max<std::size_t>(16, std::size_t(align)));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
 
 namespace switchyard {
 namespace {
