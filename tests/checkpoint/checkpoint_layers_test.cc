@@ -237,6 +237,8 @@ TEST(Layers, Ue8m0BlockScalesWidenToFp32) {
   LayerWeights l = Checkpoint::open(dir.path()).layer(0);
   EXPECT_EQ(l.activation_quant, ActivationQuant::kFp8Block128Ue8m0);
   EXPECT_TRUE(l.layout.power_of_two);
+  ASSERT_TRUE(l.shared.has_value());
+  EXPECT_EQ(l.shared->activation_quant, ActivationQuant::kFp8Block128Ue8m0);
   ExpertWeights w = l.expert(1);
   ASSERT_EQ(w.up.scales.size(), 16u);
   float up[4], down[4];

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -364,6 +365,27 @@ TEST(MoeLayer, AStaticFormatWithoutScalesAsksForCalibration) {
   EXPECT_THAT(usage_error_of([&] { call.run(); }), HasSubstr("calibrate"));
   layer.calibrate(8, call.exact.data(), nullptr);
   EXPECT_NO_THROW(call.run());
+}
+
+// Loading holds one canonical expert per 16 of the layer beside the packed ones, whatever the
+// threads.
+TEST(MoeLayer, PackingBoundsTheExpertsInFlight) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  std::atomic<int> alive{0}, peak{0};
+  checkpoint::LayerWeights weights = test::make_weights(test::small_problem(leaf), leaf);
+  weights.expert = [&, source = weights.expert](std::int64_t e) {
+    checkpoint::ExpertWeights w = source(e);
+    peak = std::max<int>(peak, ++alive);
+    w.up.storage = {w.up.storage.get(), [&alive, kept = w.up.storage](const void*) { --alive; }};
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return w;
+  };
+  layer::LayerOptions options;
+  options.leaf = &leaf;
+  options.pool = std::make_shared<ThreadPool>(4);
+  layer::Layer layer(std::move(weights), options);
+  EXPECT_EQ(alive, 0);
+  EXPECT_EQ(peak, 1);
 }
 
 // Distinct workspaces, one layer, several callers.

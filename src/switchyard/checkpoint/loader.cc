@@ -120,6 +120,7 @@ std::optional<SharedExpert> read_shared(BlockContext& c, const std::shared_ptr<c
   if (!sources) return {};
   out.weights = sources->weights.read(owner);
   out.format = std::string(sources->scheme.format);
+  out.activation_quant = sources->scheme.activation;
   out.activation = c.problem.activation;
   return out;
 }
