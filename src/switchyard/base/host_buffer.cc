@@ -15,8 +15,10 @@ HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
   require(p != MAP_FAILED, "cannot map ", bytes,
           " bytes of memory: the system refused them; use a "
           "smaller layer, a format with fewer bits, or a machine with more memory");
-  // Only a hint: without huge pages a layer's stream costs more address translations.
-  madvise(p, bytes, MADV_HUGEPAGE);
+  // Only a hint: without huge pages a layer's stream costs more address translations. Small buffers
+  // would only be rounded up by it.
+  constexpr std::size_t kHugeFrom = std::size_t(32) << 20;
+  if (bytes >= kHugeFrom) madvise(p, bytes, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(p);
 }
 

@@ -6,8 +6,8 @@
 
 namespace switchyard {
 
-/// Anonymous memory of its own mapping: zeroed, page-aligned, asked for in huge pages, given back
-/// to the system on destruction. Movable, not copyable.
+/// Anonymous memory of its own mapping: zeroed, page-aligned, large ones asked for in huge pages,
+/// given back to the system on destruction. Movable, not copyable.
 class HostBuffer {
  public:
   HostBuffer() = default;

@@ -145,7 +145,7 @@ formats::Matrix WeightSource::read(const std::shared_ptr<const void>& owner) con
   if (layout.scale != ScaleType::kNone) m.scales = place(scale, free);
   m.global_scale = global_scale;
   m.input_scale = input_scale;
-  m.storage = std::shared_ptr<const std::vector<std::byte>>(holder, &holder->copied);
+  m.storage = std::move(holder);
   return m;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
+#include "switchyard/base/host_buffer.h"
 #include "switchyard/formats/blocks.h"
 #include "switchyard/formats/matrix.h"
 
@@ -34,7 +35,9 @@ Matrix convert_matrix(const Matrix& source, const WeightLayout& layout) {
   }
   const std::int64_t code_bytes = source.rows * layout.row_bytes(cols);
   const std::int64_t scale_row = layout.scale_cols(cols) * bytes_of(layout.scale);
-  auto storage = std::make_shared<std::vector<std::byte>>(
+  // A mapping of its own goes back to the system at once; freed heap blocks of this size would stay
+  // beside the packed layer.
+  auto storage = std::make_shared<HostBuffer>(
       std::size_t(code_bytes + layout.scale_rows(source.rows) * scale_row));
   std::byte *codes = storage->data(), *scales = codes + code_bytes;
   Matrix out = quantize_matrix({}, 0, cols, layout, amax);
@@ -46,8 +49,8 @@ Matrix convert_matrix(const Matrix& source, const WeightLayout& layout) {
     scales = std::copy(part.scales.begin(), part.scales.end(), scales);
   }
   out.rows = source.rows;
-  out.codes = std::span(*storage).first(std::size_t(code_bytes));
-  out.scales = std::span(*storage).subspan(std::size_t(code_bytes));
+  out.codes = storage->bytes().first(std::size_t(code_bytes));
+  out.scales = storage->bytes().subspan(std::size_t(code_bytes));
   out.storage = std::move(storage);
   return out;
 }

@@ -85,9 +85,9 @@ struct Matrix {
   std::int64_t cols = 0;
   std::span<const std::byte> codes;
   std::span<const std::byte> scales;
-  float global_scale = 1;            // multiplies; 1 when the layout has none
-  std::optional<float> input_scale;  // static activation scale; multiplies (modelopt convention)
-  std::shared_ptr<const std::vector<std::byte>> storage;
+  float global_scale = 1;               // multiplies; 1 when the layout has none
+  std::optional<float> input_scale;     // static activation scale; multiplies (modelopt convention)
+  std::shared_ptr<const void> storage;  // keeps alive what codes and scales point into
 
   /// Decoded weight at (r, c), exact in double (code x block scale x global scale).
   ///
