@@ -124,22 +124,11 @@ void check_slots(const RunOptions& options, std::optional<std::int64_t> slots) {
 
 RunResult run_layers(const RunFlags& flags) {
   ProgressBar bar("packing");
-  RunResult out{.ok = true, .measurements = {}};
-  const RunOptions& asked = flags.options;
-  std::vector<Round> rounds = asked.checkpoint.empty()
-                                  ? flags.build.rounds(make_preset(asked.preset))
-                                  : flags.build.rounds(asked.checkpoint, asked.layer);
-  for (const Round& round : rounds) {
-    RunOptions options = asked;
-    options.layer = round.layer;
-    options.build = flags.build.options(round);
-    options.build.progress = bar.callback();
-    RunResult part = run(options);
-    out.ok = out.ok && part.ok;
-    std::move(part.measurements.begin(), part.measurements.end(),
-              std::back_inserter(out.measurements));
-  }
-  return out;
+  RunOptions options = flags.options;
+  options.calibrate = flags.build.calibrate;
+  options.build = flags.build.options();
+  options.build.progress = bar.callback();
+  return run(options);
 }
 
 Json to_json(const Measurement& m) {

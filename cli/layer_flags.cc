@@ -39,11 +39,7 @@ Deployment RankFlags::deployment() const {
 
 void BuildFlags::add(Arguments& args) {
   args.text(
-      "--device",
-      [this](const std::string& v) {
-        build.device = to_device(v);
-        device_given_ = true;
-      },
+      "--device", [this](const std::string& v) { build.device = to_device(v); },
       "cpu (default) or cuda; a pin", "DEVICE");
   args.text(
       "--format", [this](const std::string& v) { build.format = v; },
@@ -63,28 +59,10 @@ void BuildFlags::add(Arguments& args) {
       "Seed of everything random (default 1)");
 }
 
-BuildOptions BuildFlags::options(const Round& round) const {
+BuildOptions BuildFlags::options() const {
   BuildOptions out = build;
-  if (!device_given_ && names_cuda(out.leaf)) out.device = Device::kCuda;
-  if (!calibrate.empty() && round.hidden > 0)
-    out.calibration = read_calibration(calibrate, round.layer.value_or(0), round.hidden);
+  if (!out.device && names_cuda(out.leaf)) out.device = Device::kCuda;
   return out;
-}
-
-std::vector<Round> BuildFlags::rounds(const std::string& checkpoint,
-                                      std::optional<std::int64_t> layer) const {
-  if (calibrate.empty()) return {{layer, 0}};
-  Checkpoint opened = Checkpoint::open(checkpoint);
-  std::vector<Round> out;
-  for (const LayerEntry& entry : opened.layers())
-    if (entry.present && entry.index == layer.value_or(entry.index))
-      out.push_back({entry.index, entry.hidden});
-  if (out.empty()) out.push_back({layer, 0});
-  return out;
-}
-
-std::vector<Round> BuildFlags::rounds(const Problem& preset) const {
-  return {{std::nullopt, preset.hidden}};
 }
 
 }  // namespace switchyard::cli

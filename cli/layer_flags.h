@@ -29,12 +29,6 @@ struct RankFlags {
   Deployment deployment() const;
 };
 
-/// One call of the library: which layer (none: every one), and its width where that is known.
-struct Round {
-  std::optional<std::int64_t> layer;
-  std::int64_t hidden = 0;
-};
-
 /// How the layers of `run` and `verify` are built, as far as both can say.
 struct BuildFlags {
   BuildOptions build;
@@ -44,17 +38,8 @@ struct BuildFlags {
   /// and --with-parallel-mlp.
   void add(Arguments& args);
   /// The options. A leaf that is pinned to a device by its name pins the device too, unless
-  /// --device was given. Reads the calibration file for `round`.
-  /// Errors: UsageError for a broken calibration file.
-  BuildOptions options(const Round& round) const;
-  /// The calls that cover `layer`, or every layer of `checkpoint`: one call, or one for each layer
-  /// when a calibration file may hold tokens for each.
-  std::vector<Round> rounds(const std::string& checkpoint, std::optional<std::int64_t> layer) const;
-  /// The one call for a preset.
-  std::vector<Round> rounds(const Problem& preset) const;
-
- private:
-  bool device_given_ = false;
+  /// --device was given.
+  BuildOptions options() const;
 };
 
 }  // namespace switchyard::cli

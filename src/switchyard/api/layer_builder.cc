@@ -50,7 +50,7 @@ Deployment make_deployment(const BuildOptions& o) {
   require(o.threads >= 0 && o.threads <= 1024, "threads = ", o.threads,
           " is outside 0..1024; 0 means every CPU");
   Deployment d;
-  d.device = o.device;
+  d.device = o.device.value_or(Device::kCpu);
   d.slots = o.slots;
   if (o.parallel) d.parallel = *o.parallel;
   d.fuse_shared = o.fuse_shared;
@@ -64,7 +64,6 @@ Deployment make_deployment(const BuildOptions& o) {
 
 resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
-  if (!o.prefer.empty()) request.device.reset();
   resolve::Report report = resolve::resolve(p, d, request);
   if (!report.winner.empty()) return report;
   std::string why = "nothing was considered";
@@ -144,9 +143,12 @@ void calibrate(layer::Layer& l, const BuildOptions& o, std::vector<std::string>&
 }  // namespace
 
 MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
+  require(!o.with_parallel_mlp,
+          "with_parallel_mlp: Granite's parallel shared_mlp is not built yet; leave it out, the "
+          "layer is then the routed block alone");
   auto state = std::make_unique<MoeLayer::State>();
   apply_overrides(weights, o);
-  const Deployment d = make_deployment(o);
+  Deployment d = make_deployment(o);
   Problem asked = weights.problem;
   const std::string own = asked.format;
   if (o.format) asked.format = leaves::to_format(*o.format);
@@ -154,6 +156,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->report.winner);
   ensure(leaf != nullptr && leaf->id.quant == asked.format, "the winner ", state->report.winner,
          " is not a leaf of ", asked.format);
+  d.device = leaf->device;
   weights = layer::convert_format(std::move(weights), *leaf);
   state->requantised = own != asked.format;
   state->notices = weights.notices;

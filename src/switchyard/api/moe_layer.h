@@ -27,11 +27,11 @@ class Layer;
 struct BuildOptions {
   std::optional<std::string> format;  // converts the routed experts at load; absent: their own
   ActivationMode activations = ActivationMode::kFormat;
-  std::optional<Dtype> dtype;  // hidden states and output; absent: bf16, and f32 in f32 mode
-  Device device = Device::kCpu;
-  std::string leaf;    // a pin: an identity or a query over one; never degrades
-  std::string prefer;  // a device or an ancestor's backend word; may degrade, loudly
-  int threads = 0;     // 0: every CPU that the process may use
+  std::optional<Dtype> dtype;    // hidden states and output; absent: bf16, and f32 in f32 mode
+  std::optional<Device> device;  // a pin; absent: the CPU is asked first
+  std::string leaf;              // a pin: an identity or a query over one; never degrades
+  std::string prefer;            // a device or an ancestor's backend word; may degrade, loudly
+  int threads = 0;               // 0: every CPU that the process may use
   std::int64_t ep = 1;
   std::int64_t tp = 1;
   std::optional<Parallel> parallel;

@@ -191,7 +191,7 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
   m.format = layer.problem().format;
   m.activations = std::string(to_string(layer.problem().activations));
   m.leaf = layer.leaf();
-  m.device = std::string(to_string(o.build.device));
+  m.device = std::string(to_string(layer.impl().options().leaf->device));
   m.parallel = std::string(to_string(o.build.parallel.value_or(Parallel::kTtp)));
   m.strategy = "none";
   m.tokens = o.tokens;

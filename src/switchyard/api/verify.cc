@@ -107,7 +107,7 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
 std::vector<float> calibration_from(const std::string& path, std::int64_t layer,
                                     std::int64_t hidden) {
   if (path.empty()) return {};
-  return checkpoint::read_hidden_states(checkpoint::SafetensorsFile::open(path), layer, hidden);
+  return read_calibration(path, layer, hidden);
 }
 
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {
