@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <iterator>
-
 #include "cli/command.h"
 #include "cli/layer_flags.h"
 #include "cli/output.h"
@@ -124,22 +121,11 @@ void check_slots(const RunOptions& options, std::optional<std::int64_t> slots) {
 
 RunResult run_layers(const RunFlags& flags) {
   ProgressBar bar("packing");
-  RunResult out{.ok = true, .measurements = {}};
-  const RunOptions& asked = flags.options;
-  std::vector<Round> rounds = asked.checkpoint.empty()
-                                  ? flags.build.rounds(make_preset(asked.preset))
-                                  : flags.build.rounds(asked.checkpoint, asked.layer);
-  for (const Round& round : rounds) {
-    RunOptions options = asked;
-    options.layer = round.layer;
-    options.build = flags.build.options(round);
-    options.build.progress = bar.callback();
-    RunResult part = run(options);
-    out.ok = out.ok && part.ok;
-    std::move(part.measurements.begin(), part.measurements.end(),
-              std::back_inserter(out.measurements));
-  }
-  return out;
+  RunOptions options = flags.options;
+  options.calibrate = flags.build.calibrate;
+  options.build = flags.build.options();
+  options.build.progress = bar.callback();
+  return run(options);
 }
 
 Json to_json(const Measurement& m) {
@@ -172,7 +158,8 @@ Json to_json(const Measurement& m) {
 std::string json_of(const RunResult& result) {
   Json measurements = Json::array();
   for (const Measurement& m : result.measurements) measurements.push_back(to_json(m));
-  return json_text({{"ok", result.ok}, {"measurements", std::move(measurements)}});
+  return json_text(
+      {{"ok", result.ok}, {"measurements", std::move(measurements)}, {"notices", result.notices}});
 }
 
 std::string heading(const Measurement& m) {
@@ -203,6 +190,7 @@ std::string text_of(const RunResult& result) {
     }
     out += table.str() + join(notes, "");
   }
+  for (const std::string& notice : result.notices) out += notice + "\n";
   return out;
 }
 

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <iterator>
-
 #include "cli/command.h"
 #include "cli/layer_flags.h"
 #include "cli/output.h"
@@ -33,20 +30,11 @@ struct VerifyFlags {
 
 VerifyResult verify_layers(const VerifyFlags& flags) {
   ProgressBar bar("packing");
-  VerifyResult out{.ok = true, .layers = {}, .notices = {}};
-  for (const Round& round : flags.build.rounds(flags.checkpoint, flags.options.layer)) {
-    VerifyOptions options = flags.options;
-    options.layer = round.layer;
-    options.build = flags.build.options(round);
-    options.build.progress = bar.callback();
-    VerifyResult part = verify(flags.checkpoint, options);
-    out.ok = out.ok && part.ok;
-    std::move(part.layers.begin(), part.layers.end(), std::back_inserter(out.layers));
-    for (std::string& notice : part.notices)
-      if (std::find(out.notices.begin(), out.notices.end(), notice) == out.notices.end())
-        out.notices.push_back(std::move(notice));
-  }
-  return out;
+  VerifyOptions options = flags.options;
+  options.calibrate = flags.build.calibrate;
+  options.build = flags.build.options();
+  options.build.progress = bar.callback();
+  return verify(flags.checkpoint, options);
 }
 
 Json number_or_null(const std::optional<double>& value) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/layer_flags.h"
 
-#include "switchyard/api/checkpoint.h"
 #include "switchyard/base/check.h"
 
 namespace switchyard::cli {
@@ -63,28 +62,10 @@ void BuildFlags::add(Arguments& args) {
       "Seed of everything random (default 1)");
 }
 
-BuildOptions BuildFlags::options(const Round& round) const {
+BuildOptions BuildFlags::options() const {
   BuildOptions out = build;
   if (!device_given_ && names_cuda(out.leaf)) out.device = Device::kCuda;
-  if (!calibrate.empty() && round.hidden > 0)
-    out.calibration = read_calibration(calibrate, round.layer.value_or(0), round.hidden);
   return out;
-}
-
-std::vector<Round> BuildFlags::rounds(const std::string& checkpoint,
-                                      std::optional<std::int64_t> layer) const {
-  if (calibrate.empty()) return {{layer, 0}};
-  Checkpoint opened = Checkpoint::open(checkpoint);
-  std::vector<Round> out;
-  for (const LayerEntry& entry : opened.layers())
-    if (entry.present && entry.index == layer.value_or(entry.index))
-      out.push_back({entry.index, entry.hidden});
-  if (out.empty()) out.push_back({layer, 0});
-  return out;
-}
-
-std::vector<Round> BuildFlags::rounds(const Problem& preset) const {
-  return {{std::nullopt, preset.hidden}};
 }
 
 }  // namespace switchyard::cli

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cli/flags.h"
 #include "switchyard/api/moe_layer.h"
@@ -29,12 +28,6 @@ struct RankFlags {
   Deployment deployment() const;
 };
 
-/// One call of the library: which layer (none: every one), and its width where that is known.
-struct Round {
-  std::optional<std::int64_t> layer;
-  std::int64_t hidden = 0;
-};
-
 /// How the layers of `run` and `verify` are built, as far as both can say.
 struct BuildFlags {
   BuildOptions build;
@@ -44,14 +37,8 @@ struct BuildFlags {
   /// and --with-parallel-mlp.
   void add(Arguments& args);
   /// The options. A leaf that is pinned to a device by its name pins the device too, unless
-  /// --device was given. Reads the calibration file for `round`.
-  /// Errors: UsageError for a broken calibration file.
-  BuildOptions options(const Round& round) const;
-  /// The calls that cover `layer`, or every layer of `checkpoint`: one call, or one for each layer
-  /// when a calibration file may hold tokens for each.
-  std::vector<Round> rounds(const std::string& checkpoint, std::optional<std::int64_t> layer) const;
-  /// The one call for a preset.
-  std::vector<Round> rounds(const Problem& preset) const;
+  /// --device was given. The calibration file is left to `run` and `verify`, which know the layers.
+  BuildOptions options() const;
 
  private:
   bool device_given_ = false;

@@ -261,6 +261,14 @@ TEST(Run, ZeroTokensAreLegal) {
   EXPECT_EQ(json["measurements"][0]["checked_tokens"], 0);
 }
 
+TEST(Run, CalibratesOnTheGivenTokens) {
+  std::string io = data("gpt_oss_mxfp4/moe_io.safetensors");
+  Json json = json_of({"run", "--checkpoint", data("gpt_oss_mxfp4"), "--tokens", "2", "--format",
+                       "w4a8_mxfp4_fp8", "--calibrate", io});
+  for (const Json& layer : json["measurements"])
+    EXPECT_THAT(layer["notices"].dump(), HasSubstr("24 of them given"));
+}
+
 TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
   std::string io = data("deepseek_v4/moe_io.safetensors");
   Json json = json_of(
