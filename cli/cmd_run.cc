@@ -52,11 +52,12 @@ struct UnbuiltFlags {
 
   /// A forced strategy that cannot serve is a verdict, not a mistake.
   void check_strategy() const {
-    std::string name = ranks.comm.empty() ? "auto" : to_strategy(ranks.comm);
+    std::string name = pinned_strategy(environment(), ranks.comm);
     if (name == "auto") return;
-    throw CannotServe(cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
-                          "ranks is not built, ", kOneRank, "; leave --comm out"),
-                      "{}");
+    throw CannotServe(
+        cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
+            "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
+        "{}");
   }
 };
 

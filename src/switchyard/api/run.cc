@@ -95,7 +95,9 @@ class Bench {
   }
 
   std::int64_t distinct_experts() const {
-    return std::int64_t(std::set<std::int32_t>(ids_.begin(), ids_.end()).size());
+    std::set<std::int32_t> distinct(ids_.begin(), ids_.end());
+    distinct.erase(distinct.lower_bound(std::int32_t(p_.num_experts())), distinct.end());
+    return std::int64_t(distinct.size());
   }
 
   /// Judges up to kCheckedTokens tokens spread over the batch, and that alone they have the same
