@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <iterator>
-
 #include "cli/command.h"
 #include "cli/layer_flags.h"
 #include "cli/output.h"
@@ -55,11 +52,12 @@ struct UnbuiltFlags {
 
   /// A forced strategy that cannot serve is a verdict, not a mistake.
   void check_strategy() const {
-    std::string name = ranks.comm.empty() ? "auto" : to_strategy(ranks.comm);
+    std::string name = pinned_strategy(environment(), ranks.comm);
     if (name == "auto") return;
-    throw CannotServe(cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
-                          "ranks is not built, ", kOneRank, "; leave --comm out"),
-                      "{}");
+    throw CannotServe(
+        cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
+            "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
+        "{}");
   }
 };
 
@@ -161,7 +159,8 @@ Json to_json(const Measurement& m) {
 std::string json_of(const RunResult& result) {
   Json measurements = Json::array();
   for (const Measurement& m : result.measurements) measurements.push_back(to_json(m));
-  return json_text({{"ok", result.ok}, {"measurements", std::move(measurements)}});
+  return json_text(
+      {{"ok", result.ok}, {"measurements", std::move(measurements)}, {"notices", result.notices}});
 }
 
 std::string heading(const Measurement& m) {
@@ -192,6 +191,7 @@ std::string text_of(const RunResult& result) {
     }
     out += table.str() + join(notes, "");
   }
+  for (const std::string& notice : result.notices) out += notice + "\n";
   return out;
 }
 

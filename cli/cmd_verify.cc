@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <iterator>
-
 #include "cli/command.h"
 #include "cli/layer_flags.h"
 #include "cli/output.h"

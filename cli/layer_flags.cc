@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/layer_flags.h"
 
-#include "switchyard/api/checkpoint.h"
 #include "switchyard/base/check.h"
 
 namespace switchyard::cli {

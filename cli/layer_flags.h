@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cli/flags.h"
 #include "switchyard/api/moe_layer.h"

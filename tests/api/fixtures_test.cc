@@ -198,8 +198,46 @@ TEST(FromArrays, RefusesWhatDoesNotFitTogether) {
   refused([](LayerArrays& a) { a.problem.num_shared = 1, a.problem.shared_inter = 64; },
           "shared expert");
   refused([](LayerArrays& a) { a.problem.activation = Relu2{}; }, "no gate");
+  const float bias[8] = {};
+  refused([&](LayerArrays& a) { a.choice_bias = bias; }, "choice_bias is given");
+  refused([](LayerArrays& a) { a.problem.routing.per_expert_scale = true; },
+          "per_expert_scale is null");
+  refused([](LayerArrays& a) { a.vocab = -1; }, "vocab is -1");
   Arrays good(weights);
   EXPECT_NO_THROW(MoeLayer::from_arrays(good.arrays, {}));
+}
+
+TEST(BuildOptions, WhatIsNotBuiltIsSaid) {
+  auto refused = [](const std::function<void(BuildOptions&)>& change, const std::string& text) {
+    BuildOptions o;
+    change(o);
+    EXPECT_THAT(test::usage_error([&] { MoeLayer::from_preset("tiny", o); }), HasSubstr(text));
+  };
+  refused([](BuildOptions& o) { o.slots = 10; }, "slots = 10 for 8 experts");
+  refused([](BuildOptions& o) { o.ep = 2; }, "ep 2");
+  refused([](BuildOptions& o) { o.ep = o.tp = -1; }, "ep -1");
+  BuildOptions o;
+  o.slots = 8;
+  o.with_parallel_mlp = true;
+  EXPECT_THAT(MoeLayer::from_preset("tiny", o).notices(),
+              testing::ElementsAre(HasSubstr("parallel MLP")));
+}
+
+TEST(BuildOptions, WeightOnlyNvfp4KeepsItsBf16Activations) {
+  test::CheckpointEditor m = test::CheckpointEditor::fixture("qwen3_moe_nvfp4");
+  m.config["quantization_config"]["quant_algo"] = "W4A16_NVFP4";
+  test::TempDir dir;
+  m.write(dir);
+  const Checkpoint checkpoint = Checkpoint::open(dir.path());
+  auto activations = [&](const BuildOptions& o) {
+    return MoeLayer::from_checkpoint(checkpoint, 0, o).problem().activations;
+  };
+  BuildOptions o;
+  EXPECT_EQ(activations(o), ActivationMode::kBf16);
+  o.format = "fp8";
+  EXPECT_EQ(activations(o), ActivationMode::kFormat);
+  o.activations = ActivationMode::kF32;
+  EXPECT_EQ(activations(o), ActivationMode::kF32);
 }
 
 TEST(FromPreset, TheTraceIsThePlanOfTheReport) {

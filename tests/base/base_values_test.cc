@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <locale>
+#include <string>
 #include <vector>
 
 #include "switchyard/base/arena.h"
@@ -17,6 +19,19 @@ namespace switchyard {
 namespace {
 
 constexpr int kNumCodes = 1 << 16;
+
+struct Grouping : std::numpunct<char> {
+  char do_thousands_sep() const override { return '.'; }
+  char do_decimal_point() const override { return ','; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST(Text, IsTheSameUnderEveryGlobalLocale) {
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Grouping));
+  const std::string text = cat(1234567, " ", 0.5);
+  std::locale::global(before);
+  EXPECT_EQ(text, "1234567 0.5");
+}
 
 TEST(Dtype, EveryBf16CodeComesBack) {
   for (int code = 0; code < kNumCodes; ++code) {

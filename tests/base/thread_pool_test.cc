@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -166,6 +169,25 @@ TEST(ThreadPool, RefusesATeamOutsideItsLimits) {
   for (int threads : {0, -1, 1025})
     EXPECT_THAT(usage_error_of([&] { ThreadPool pool(threads); }),
                 testing::AllOf(HasSubstr(std::to_string(threads)), HasSubstr("1..1024")));
+}
+
+// In a process of its own whose address space holds some hundred stacks at most.
+TEST(ThreadPool, SaysWhenTheSystemRefusesAThread) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own mappings exceed any such limit";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto ask_too_much = [] {
+    const rlimit limit{rlim_t{1} << 30, rlim_t{1} << 30};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(2);
+    try {
+      ThreadPool pool(1024);
+    } catch (const UsageError& e) {
+      std::exit(std::string_view(e.what()).starts_with("threads = 1024: the system") ? 0 : 3);
+    }
+    std::exit(4);
+  };
+  EXPECT_EXIT(ask_too_much(), testing::ExitedWithCode(0), "");
 }
 
 TEST(ThreadPool, TasksRunInTheDefaultFloatEnvironment) {

@@ -193,7 +193,7 @@ TEST(JsonKeys, Run) {
                       "gflops",   "roof",    "share_of_roof",  "rel_l2",
                       "budget",   "ok",      "notices"};
   Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
-  EXPECT_EQ(keys(json), with_header({"ok", "measurements"}));
+  EXPECT_EQ(keys(json), with_header({"ok", "measurements", "notices"}));
   const Json& m = json["measurements"][0];
   EXPECT_EQ(keys(m), measurement);
   EXPECT_EQ(m["preset"], "tiny");
@@ -261,6 +261,14 @@ TEST(Run, ZeroTokensAreLegal) {
   EXPECT_EQ(json["measurements"][0]["checked_tokens"], 0);
 }
 
+TEST(Run, CalibratesOnTheGivenTokens) {
+  std::string io = data("gpt_oss_mxfp4/moe_io.safetensors");
+  Json json = json_of({"run", "--checkpoint", data("gpt_oss_mxfp4"), "--tokens", "2", "--format",
+                       "w4a8_mxfp4_fp8", "--calibrate", io});
+  for (const Json& layer : json["measurements"])
+    EXPECT_THAT(layer["notices"].dump(), HasSubstr("24 of them given"));
+}
+
 TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
   std::string io = data("deepseek_v4/moe_io.safetensors");
   Json json = json_of(
@@ -278,6 +286,17 @@ TEST(ExitStatus, OneWhenNothingCanServe) {
   done = run_command({"explain", "--preset", "tiny", "--leaf", "nvfp4"});
   EXPECT_EQ(done.status, 1);
   EXPECT_THAT(done.out, HasSubstr("quant_unsupported"));
+}
+
+TEST(Switches, ForcedStrategyIsAPinOfExplainAndRun) {
+  test::Start start;
+  start.env = {{"SWITCHYARD_COMM", "one_sided"}};
+  for (const char* command : {"explain", "run"}) {
+    start.args = {command, "--preset", "tiny"};
+    Finished done = run_command(start);
+    EXPECT_EQ(done.status, 1) << command;
+    EXPECT_THAT(done.out + done.err, HasSubstr("one_sided")) << command;
+  }
 }
 
 TEST(Streams, NoProgressBarWhenPiped) {

@@ -332,6 +332,7 @@ TEST(MoeLayer, EveryMistakeIsOneLineAndAGoodCallFollows) {
        }},
       {"multiple of 64", [](ForwardArgs& a) { a.workspace = a.workspace.subspan(8); }},
       {"workspace_bytes()", [](ForwardArgs& a) { a.workspace = {}; }},
+      {"split the call", [](ForwardArgs& a) { a.tokens = std::int64_t{1} << 61; }},
   };
   for (const Mistake& m : mistakes) {
     EXPECT_THAT(usage_error_of([&] { call.run(m.make); }), HasSubstr(m.text)) << m.text;

@@ -16,7 +16,7 @@ struct VerifyOptions {
   std::string io;  // file with hidden_states and output; empty: seeded tokens, oracle only
   std::optional<std::int64_t> layer;
   std::int64_t tokens = 24;  // without an io file
-  std::string calibrate;     // file with hidden_states to calibrate static scales on
+  std::string calibrate;     // file with hidden_states that replace build.calibration, by layer
   BuildOptions build;
 };
 
@@ -58,7 +58,7 @@ struct RunOptions {
   std::int64_t tokens = 32;
   RoutingSkew routing = RoutingSkew::kUniform;
   std::uint64_t seed = 1;
-  std::string calibrate;  // file with hidden_states to calibrate static scales on
+  std::string calibrate;  // file with hidden_states that replace build.calibration, by layer
   BuildOptions build;
 };
 
@@ -84,6 +84,7 @@ struct Measurement {
 struct RunResult {
   bool ok = false;
   std::vector<Measurement> measurements;
+  std::vector<std::string> notices;  // of the checkpoint as a whole
 };
 
 /// Builds the layer(s), runs, times and checks them against the oracle.

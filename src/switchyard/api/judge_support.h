@@ -15,11 +15,6 @@ namespace switchyard {
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
                                       std::optional<std::int64_t> layer);
 
-/// Hidden states of a calibration file for one layer; empty for an empty path.
-/// Errors:  UsageError, also when the width is not `hidden`.
-std::vector<float> calibration_from(const std::string& path, std::int64_t layer,
-                                    std::int64_t hidden);
-
 /// Seeded N(0, 1) tokens, exact in bf16.
 ///
 /// Shapes:  [tokens, hidden].

@@ -39,14 +39,22 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   }
   if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
   if (o.combine) p.combine = *o.combine;
-  p.activations = o.activations;
+  require(o.slots == 0 || o.slots == p.num_experts(), "slots = ", o.slots, " for ", p.num_experts(),
+          " experts: replicated experts are not built yet; use one slot for each or 0");
+  if (o.with_parallel_mlp)
+    w.notices.push_back(
+        "a parallel MLP was asked for and changes nothing: none is read beside this layer");
+  // A format that is declared weight-only keeps its bf16 activations until another one is asked
+  // for.
+  const bool converts = o.format && leaves::to_format(*o.format) != p.format;
+  if (o.activations != ActivationMode::kFormat || converts) p.activations = o.activations;
   p.dtype = o.dtype.value_or(o.activations == ActivationMode::kF32 ? Dtype::kF32 : Dtype::kBf16);
   p.check();
 }
 
 Deployment make_deployment(const BuildOptions& o) {
-  require(o.ep * o.tp == 1, "a layer on ", o.ep * o.tp, " ranks (ep ", o.ep, " x tp ", o.tp,
-          ") is not built yet; this version runs a layer on one rank");
+  require(o.ep == 1 && o.tp == 1, "a layer on ep ", o.ep, " x tp ", o.tp,
+          " ranks is not built yet; this version runs a layer on one rank");
   require(o.threads >= 0 && o.threads <= 1024, "threads = ", o.threads,
           " is outside 0..1024; 0 means every CPU");
   Deployment d;
@@ -171,7 +179,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   options.memory_bytes = d.env.memory_bytes;
   options.progress = o.progress;
   options.pool =
-      std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::max(1, d.env.num_cpus));
+      std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::clamp(d.env.num_cpus, 1, 1024));
   state->layer = std::make_unique<layer::Layer>(std::move(weights), options);
   calibrate(*state->layer, o, state->notices);
   return MoeLayer(std::move(state));

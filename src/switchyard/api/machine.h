@@ -43,6 +43,10 @@ struct Explanation {
 /// The canonical name of an exchange strategy; "auto" for none in particular.
 /// Errors: UsageError for an unknown name, with the legal ones.
 std::string to_strategy(std::string_view name);
+/// The exchange strategy that is pinned: by the switch SWITCHYARD_COMM, else by `comm` unless that
+/// is empty; "auto" for none.
+/// Errors: UsageError for an unknown `comm`.
+std::string pinned_strategy(const Environment& env, std::string_view comm);
 
 /// The complete resolution report(s). A preset, a sketch and a single layer give one report as a
 /// JSON object; a checkpoint without `layer` gives {"layers": [report, ...]}. Each has "ok" beside

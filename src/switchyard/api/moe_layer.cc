@@ -53,6 +53,21 @@ checkpoint::ExpertWeights array_expert(const LayerArrays& a, std::int64_t e) {
   return w;
 }
 
+void check_optional(const char* name, const void* data, bool read) {
+  require((data != nullptr) == read, "layer arrays: ", name, read ? " is null" : " is given",
+          " and the problem's routing ",
+          read ? "reads it; pass it" : "does not read it; pass null");
+}
+
+void check_routing_arrays(const LayerArrays& a) {
+  const RoutingSpec& r = a.problem.routing;
+  check_optional("choice_bias", a.choice_bias, r.choice_bias);
+  check_optional("per_expert_scale", a.per_expert_scale, r.per_expert_scale);
+  check_optional("hash_table", a.hash_table, r.choice == ChoiceRule::kHash);
+  require(a.vocab >= (a.hash_table != nullptr ? 1 : 0), "layer arrays: vocab is ", a.vocab,
+          "; it counts the rows of hash_table");
+}
+
 void check_arrays(const LayerArrays& a) {
   const Problem& p = a.problem;
   p.check();
@@ -66,6 +81,7 @@ void check_arrays(const LayerArrays& a) {
           "layer arrays have no shared expert, the problem says num_shared = ", p.num_shared);
   require(a.router_weight != nullptr || p.routing.choice == ChoiceRule::kCaller,
           "layer arrays need router_weight unless the caller routes");
+  check_routing_arrays(a);
 }
 
 /// The arrays while they are guaranteed to live, null afterwards.
@@ -133,7 +149,6 @@ std::int64_t MoeLayer::expert_stored_bytes() const {
 }
 
 std::size_t MoeLayer::workspace_bytes(std::int64_t max_tokens) const {
-  require(max_tokens >= 0, "workspace_bytes: max_tokens = ", max_tokens, " is negative");
   return state_->layer->workspace_bytes(max_tokens);
 }
 

@@ -35,11 +35,11 @@ struct BuildOptions {
   std::int64_t ep = 1;
   std::int64_t tp = 1;
   std::optional<Parallel> parallel;
-  std::int64_t slots = 0;
+  std::int64_t slots = 0;  // 0 or the number of experts: replicas are not built yet
   std::optional<CombinePrecision> combine;
   bool fuse_shared = false;        // opt in to fused shared experts
   bool with_shared = true;         // false leaves the shared expert out
-  bool with_parallel_mlp = false;  // Granite's shared_mlp
+  bool with_parallel_mlp = false;  // Granite's shared_mlp; a notice says where there is none
   std::optional<std::int64_t> top_k;
   std::optional<float> routed_scaling_factor;
   /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
@@ -107,6 +107,7 @@ class MoeLayer {
   int threads() const;
 
   /// Workspace that a forward of up to `max_tokens` tokens needs. Units: bytes, 64-byte aligned.
+  /// Errors: UsageError unless 0 <= max_tokens <= 2^31 / choices.
   std::size_t workspace_bytes(std::int64_t max_tokens) const;
   /// Runs the layer; allocates nothing. Errors: UsageError for a broken argument, and the layer
   /// stays good for the next call.

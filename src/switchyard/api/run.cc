@@ -95,7 +95,9 @@ class Bench {
   }
 
   std::int64_t distinct_experts() const {
-    return std::int64_t(std::set<std::int32_t>(ids_.begin(), ids_.end()).size());
+    std::set<std::int32_t> distinct(ids_.begin(), ids_.end());
+    distinct.erase(distinct.lower_bound(std::int32_t(p_.num_experts())), distinct.end());
+    return std::int64_t(distinct.size());
   }
 
   /// Judges up to kCheckedTokens tokens spread over the batch, and that alone they have the same
@@ -216,25 +218,30 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   return m;
 }
 
+BuildOptions build_options(const RunOptions& o, std::int64_t layer, std::int64_t hidden) {
+  BuildOptions build = o.build;
+  if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, layer, hidden);
+  return build;
+}
+
 }  // namespace
 
 RunResult run(const RunOptions& o) {
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
   RunResult result;
-  BuildOptions build = o.build;
-  if (build.seed == 0) build.seed = o.seed;
   if (o.checkpoint.empty()) {
     require(!o.layer, "run: --layer belongs to a checkpoint; a preset is one layer");
-    build.calibration = calibration_from(o.calibrate, 0, make_preset(o.preset).hidden);
-    result.measurements.push_back(measure(MoeLayer::from_preset(o.preset, build), o));
+    const std::int64_t hidden = make_preset(o.preset).hidden;
+    result.measurements.push_back(
+        measure(MoeLayer::from_preset(o.preset, build_options(o, 0, hidden)), o));
   } else {
     const Checkpoint checkpoint = Checkpoint::open(o.checkpoint);
-    for (const LayerEntry& entry : chosen_layers(checkpoint, o.layer)) {
-      build.calibration =
-          calibration_from(o.calibrate, entry.index, checkpoint.impl().problem(entry.index).hidden);
+    result.notices = checkpoint.impl().notices();
+    for (const LayerEntry& entry : chosen_layers(checkpoint, o.layer))
       result.measurements.push_back(
-          measure(MoeLayer::from_checkpoint(checkpoint, entry.index, build), o));
-    }
+          measure(MoeLayer::from_checkpoint(checkpoint, entry.index,
+                                            build_options(o, entry.index, entry.hidden)),
+                  o));
   }
   result.ok = std::all_of(result.measurements.begin(), result.measurements.end(),
                           [](const Measurement& m) { return m.ok; });

@@ -29,11 +29,17 @@ std::string to_strategy(std::string_view name) {
   throw InternalError(cat("the switch table has no ", kCommSwitch));
 }
 
+std::string pinned_strategy(const Environment& env, std::string_view comm) {
+  std::string asked = comm.empty() ? "auto" : to_strategy(comm);
+  std::string_view forced = env.flag(kCommSwitch);
+  return forced.empty() || forced == "auto" ? asked : std::string(forced);
+}
+
 namespace api {
 
 std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deployment,
                                                        std::string_view comm) {
-  std::string pinned = comm.empty() ? "auto" : to_strategy(comm);
+  std::string pinned = pinned_strategy(deployment.env, comm);
   if (pinned != "auto") return {not_built(pinned)};
   if (deployment.ranks() == 1) return {};
   if (!deployment.attention_dp()) return {not_built("all_reduce")};

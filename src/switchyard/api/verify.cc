@@ -45,7 +45,7 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   const std::int64_t hidden = checkpoint.impl().problem(entry.index).hidden;
   const Trial trial = trial_for(o, entry, hidden);
   BuildOptions build = o.build;
-  build.calibration = calibration_from(o.calibrate, entry.index, hidden);
+  if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, entry.index, hidden);
   if (build.calibration.empty()) build.calibration = trial.hidden;
   const MoeLayer layer = MoeLayer::from_checkpoint(checkpoint, entry.index, build);
   const std::int64_t vocab = layer.impl().weights().router.vocab;
@@ -102,12 +102,6 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
           known);
   require(!chosen.empty(), "the checkpoint holds no MoE layer");
   return chosen;
-}
-
-std::vector<float> calibration_from(const std::string& path, std::int64_t layer,
-                                    std::int64_t hidden) {
-  if (path.empty()) return {};
-  return read_calibration(path, layer, hidden);
 }
 
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {

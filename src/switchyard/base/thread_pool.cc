@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,7 +41,13 @@ class Inside {
 }  // namespace
 
 struct ThreadPool::State {
-  explicit State(int threads) : members(threads) {}
+  explicit State(int threads) : members(threads) { workers.reserve(std::size_t(threads) - 1); }
+  ~State() {
+    stop = true;
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+    for (std::thread& w : workers) w.join();
+  }
 
   const int members;
   std::mutex turn;
@@ -104,16 +111,16 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) {
   require(threads >= 1 && threads <= 1024, "threads = ", threads, " is outside 1..1024");
   state_ = std::make_unique<State>(threads);
-  for (int member = 1; member < threads; ++member)
-    state_->workers.emplace_back([s = state_.get(), member] { s->work(member); });
+  try {
+    for (int member = 1; member < threads; ++member)
+      state_->workers.emplace_back([s = state_.get(), member] { s->work(member); });
+  } catch (const std::system_error& e) {
+    throw UsageError(cat("threads = ", threads, ": the system starts only ",
+                         state_->workers.size() + 1, " (", e.what(), "); use fewer"));
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop = true;
-  state_->generation.fetch_add(1, std::memory_order_release);
-  state_->generation.notify_all();
-  for (std::thread& w : state_->workers) w.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::size() const { return state_->members; }
 

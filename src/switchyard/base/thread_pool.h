@@ -13,7 +13,8 @@ namespace switchyard {
 /// result. Calls allocate nothing; calls from several threads take turns.
 class ThreadPool {
  public:
-  /// Starts `threads` - 1 workers. Errors: UsageError unless 1 <= threads <= 1024.
+  /// Starts `threads` - 1 workers. Errors: UsageError unless 1 <= threads <= 1024, and when the
+  /// system refuses one.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

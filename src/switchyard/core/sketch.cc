@@ -75,7 +75,9 @@ class Completer {
     Problem& p = out_.problem;
     bool known_width = sketch_.shared_inter.value_or(0) > 0;
     p.num_shared = take<std::int64_t>("num_shared", sketch_.num_shared, known_width ? 1 : 0);
-    p.shared_inter = take("shared_inter", sketch_.shared_inter, p.num_shared * p.inter);
+    // Bounded like the checks that follow, so that a value out of range cannot overflow here first.
+    std::int64_t joint = std::min(p.num_shared, kMaxRoutedExperts) * std::min(p.inter, kMaxWidth);
+    p.shared_inter = take("shared_inter", sketch_.shared_inter, joint);
     p.shared_gate = take("shared_gate", sketch_.shared_gate, false);
     p.combine = take("combine", sketch_.combine, CombinePrecision::kBf16);
   }

@@ -2,11 +2,10 @@
 #include "switchyard/layer/single_rank.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/float_math.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 
@@ -60,7 +59,7 @@ void shared_weights(const Layer& layer, const ForwardArgs& a, Parts& parts) {
       z += load_element(layer.options().dtype, row_of(a, layer.options().dtype, t),
                         std::int64_t(k)) *
            gate[k];
-    parts.shared_weights[std::size_t(t)] = gate.empty() ? 1.0f : 1.0f / (1.0f + std::exp(-z));
+    parts.shared_weights[std::size_t(t)] = gate.empty() ? 1.0f : sigmoid_float(z);
     parts.shared_ids[std::size_t(t)] = 0;
   });
 }
@@ -111,9 +110,16 @@ void check_routing_args(const Layer& layer, const ForwardArgs& a) {
           "forward: this layer's routing is the caller's, so ids and weights must be given");
 }
 
+/// Rows are numbered by 32 bits; beyond that sizes would overflow unseen.
+void check_tokens(const Layer& layer, std::int64_t tokens) {
+  const std::int64_t most = INT32_MAX / layer.routed().shape.top_k;
+  require(tokens >= 0 && tokens <= most, "tokens = ", tokens, " is outside 0..", most,
+          ", the limit for this layer's choices; split the call");
+}
+
 void check_args(const Layer& layer, const ForwardArgs& a) {
   const Problem& p = layer.problem();
-  require(a.tokens >= 0, "forward: tokens = ", a.tokens, " is negative");
+  check_tokens(layer, a.tokens);
   require(!layer.needs_calibration(), "forward: format ", p.format,
           " has static activation scales and this layer has none; calibrate it first, or ask for "
           "activations = bf16");
@@ -267,6 +273,7 @@ void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {
 }
 
 std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
+  check_tokens(layer, max_tokens);
   Arena arena;
   take_parts(arena, layer, max_tokens);
   return arena.used();

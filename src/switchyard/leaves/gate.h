@@ -10,7 +10,7 @@ namespace switchyard::leaves {
 /// What one format's file states; its two leaves and both gate chains follow from it.
 struct FormatSpec {
   std::string_view format;  // the identity's last segment
-  std::string_view doc;     // one sentence for docs/support.md
+  std::string_view doc;     // one sentence for the README
   formats::WeightLayout weights;
   formats::ActivationQuant activation = formats::ActivationQuant::kNone;
   const ops::ExpertFfn* cpu_ffn = nullptr;

@@ -23,7 +23,7 @@ namespace switchyard::leaves {
 struct Leaf {
   Identity4 id;
   Device device = Device::kCpu;
-  std::string_view doc;           // one sentence for docs/support.md
+  std::string_view doc;           // one sentence for the README
   formats::WeightLayout weights;  // how --format stores a weight matrix
   formats::ActivationQuant activation = formats::ActivationQuant::kNone;  // of FC1 and FC2 inputs
   /// Pure: reads only its arguments.
