@@ -31,6 +31,9 @@ void drop_shared(LayerWeights& w) {
 /// What the options change of the layer itself.
 void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   Problem& p = w.problem;
+  require(!o.with_parallel_mlp,
+          "with_parallel_mlp is set, but the one MLP of that kind, Granite's shared_mlp beside the "
+          "MoE block, is not built yet; leave it out");
   if (!o.with_shared) drop_shared(w);
   if (o.top_k) {
     require(p.routing.choice == ChoiceRule::kTopK || *o.top_k == p.top_k(), "top_k = ", *o.top_k,

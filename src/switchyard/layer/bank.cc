@@ -70,16 +70,12 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};
-  std::mutex progress_lock;
-  std::int64_t done = 0;
-  options.pool->for_each(shape.experts, [&](std::int64_t e, int) {
+  pack_all(shape.experts, options, [&](std::int64_t e) {
     const checkpoint::ExpertWeights expert = source(e);
     note_scales(expert, e, declared);
     leaf.ffn->pack(
         shape, bank.layout, expert, 1.0f,
         bank.packed.bytes().subspan(std::size_t(e) * bank.layout.bytes, bank.layout.bytes));
-    std::lock_guard lock(progress_lock);
-    if (options.progress) options.progress(++done, shape.experts);
   });
   // Fused shared experts follow the routed ones and have the constants of a shared expert: its
   // first.
