@@ -9,8 +9,8 @@
 
 namespace switchyard::test {
 
-/// Text of the UsageError that `call` throws; "" when it throws nothing, and "(several lines)" for a
-/// text that is not one line.
+/// Text of the UsageError that `call` throws; "" when it throws nothing, and "(several lines)" for
+/// a text that is not one line.
 template <class F>
 std::string usage_error_or_empty(F&& call) {
   try {
@@ -22,8 +22,8 @@ std::string usage_error_or_empty(F&& call) {
   return "";
 }
 
-/// Text of the UsageError that `call` throws; fails the test when it throws nothing, another kind, an
-/// empty text or more than one line.
+/// Text of the UsageError that `call` throws; fails the test when it throws nothing, another kind,
+/// an empty text or more than one line.
 template <class F>
 std::string usage_error_of(F&& call) {
   try {
