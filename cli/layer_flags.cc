@@ -49,7 +49,8 @@ void BuildFlags::add(Arguments& args) {
   args.text("--calibrate", calibrate, "File with hidden_states to set static scales on", "FILE");
   args.text("--leaf", build.leaf, "Pins the leaf: an id, or a part of one", "ID");
   args.text("--prefer", build.prefer, "Prefers a device, or an ancestor's backend by its word");
-  args.toggle("--with-parallel-mlp", build.with_parallel_mlp, "Granite: adds its shared_mlp");
+  args.toggle("--with-parallel-mlp", build.with_parallel_mlp,
+              "Granite: adds its shared_mlp (not built yet)");
   args.integer(
       "--threads", kThreads, [this](std::int64_t v) { build.threads = int(v); },
       "Threads; every CPU by default");

@@ -122,6 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"run", "--slots", "9"}, {"--slots 9", "not built"}},
                     Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}},
                     Case{{"run", "--combine", "fp8"}, {"--combine fp8", "not built"}},
+                    Case{{"run", "--with-parallel-mlp"}, {"with_parallel_mlp", "not built"}},
+                    Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"not built"}},
                     Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}},
                     Case{{"run", "--comm", "one_sided"}, {"one_sided", "path_not_enabled"}, 1},
                     Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));

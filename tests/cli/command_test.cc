@@ -243,7 +243,6 @@ TEST(Run, TakesEveryFlagThatOneRankServes) {
                        "--factor",
                        "2.5",
                        "--without-shared",
-                       "--with-parallel-mlp",
                        "--routing",
                        "zipf",
                        "--threads",

@@ -31,6 +31,9 @@ void drop_shared(LayerWeights& w) {
 /// What the options change of the layer itself.
 void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   Problem& p = w.problem;
+  require(!o.with_parallel_mlp,
+          "with_parallel_mlp is set, but the one MLP of that kind, Granite's shared_mlp beside the "
+          "MoE block, is not built yet; leave it out");
   if (!o.with_shared) drop_shared(w);
   if (o.top_k) {
     require(p.routing.choice == ChoiceRule::kTopK || *o.top_k == p.top_k(), "top_k = ", *o.top_k,
@@ -41,9 +44,6 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   if (o.combine) p.combine = *o.combine;
   require(o.slots == 0 || o.slots == p.num_experts(), "slots = ", o.slots, " for ", p.num_experts(),
           " experts: replicated experts are not built yet; use one slot for each or 0");
-  if (o.with_parallel_mlp)
-    w.notices.push_back(
-        "a parallel MLP was asked for and changes nothing: none is read beside this layer");
   // A format that is declared weight-only keeps its bf16 activations until another one is asked
   // for.
   const bool converts = o.format && leaves::to_format(*o.format) != p.format;

@@ -39,7 +39,7 @@ struct BuildOptions {
   std::optional<CombinePrecision> combine;
   bool fuse_shared = false;        // opt in to fused shared experts
   bool with_shared = true;         // false leaves the shared expert out
-  bool with_parallel_mlp = false;  // Granite's shared_mlp; a notice says where there is none
+  bool with_parallel_mlp = false;  // Granite's shared_mlp; refused, it is not built yet
   std::optional<std::int64_t> top_k;
   std::optional<float> routed_scaling_factor;
   /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
