@@ -151,9 +151,6 @@ void calibrate(layer::Layer& l, const BuildOptions& o, std::vector<std::string>&
 }  // namespace
 
 MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
-  require(!o.with_parallel_mlp,
-          "with_parallel_mlp: Granite's parallel shared_mlp is not built yet; leave it out, the "
-          "layer is then the routed block alone");
   auto state = std::make_unique<MoeLayer::State>();
   apply_overrides(weights, o);
   Deployment d = make_deployment(o);
