@@ -217,27 +217,50 @@ TEST(Arena, MeasuringAndTakingAgree) {
   EXPECT_TRUE(measure.measuring());
   EXPECT_EQ(counted.a.data(), nullptr);
   EXPECT_EQ(counted.b.size(), 3u);
-  EXPECT_EQ(measure.used(), 192u + 14u);
+  // 65 bytes, 24 bytes, none and 14, each on a boundary of 64 and with a guard of g behind it.
+  const std::size_t g = Arena::kGuard, none = g == 0 ? 192 : 320, c = none + g;
+  EXPECT_EQ(measure.used(), c + 14 + g);
   HostBuffer memory(measure.used());
   Arena arena(memory.bytes());
   const Parts p = take_parts(arena);
   EXPECT_EQ(arena.used(), measure.used());
-  EXPECT_EQ(reinterpret_cast<std::byte*>(p.b.data()) - memory.data(), 128);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(p.c.data()) - memory.data(), 192);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(p.b.data()) - memory.data(), g == 0 ? 128 : 192);
+  EXPECT_EQ(std::size_t(reinterpret_cast<std::byte*>(p.c.data()) - memory.data()), c);
   EXPECT_TRUE(p.none.empty());
 }
 
 TEST(Arena, RefusesABufferThatIsTooSmallOrMisplaced) {
+  Arena measure;
+  take_parts(measure);
+  const std::size_t need = measure.used();
   HostBuffer memory(4096);
   EXPECT_THAT(usage_error_of([&] {
-                Arena arena(memory.bytes().first(205));
+                Arena arena(memory.bytes().first(need - 1));
                 take_parts(arena);
               }),
-              testing::AllOf(HasSubstr("205"), HasSubstr("206")));
+              testing::AllOf(HasSubstr(std::to_string(need - 1)), HasSubstr(std::to_string(need))));
   EXPECT_THAT(usage_error_of([&] { Arena arena(memory.bytes().subspan(8)); }), HasSubstr("64"));
-  Arena good(memory.bytes().first(206));
+  Arena good(memory.bytes().first(need));
   EXPECT_NO_THROW(take_parts(good));
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(Arena, UnderTheSanitizerEveryPartHasAGuard) {
+  HostBuffer memory(4096);
+  std::byte* p = memory.data();
+  {
+    Arena arena(memory.bytes());
+    take_parts(arena);
+    std::size_t guarded = 0;
+    for (std::size_t i = 0; i < arena.used(); ++i)
+      guarded += __asan_address_is_poisoned(p + i) != 0;
+    EXPECT_GE(guarded, 4 * (Arena::kGuard - 7)) << "guards end on granules of 8 bytes";
+    EXPECT_FALSE(__asan_address_is_poisoned(p + 64));
+    EXPECT_TRUE(__asan_address_is_poisoned(p + 65)) << "one past the first part";
+  }
+  for (std::size_t i = 0; i < 4096; ++i) ASSERT_FALSE(__asan_address_is_poisoned(p + i)) << i;
+}
+#endif
 
 TEST(HostBuffer, IsZeroedAlignedAndMovable) {
   HostBuffer a(100'001);

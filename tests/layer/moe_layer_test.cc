@@ -191,6 +191,34 @@ TEST_P(MoeLayerOf, ExactlyTheWorkspaceAskedForSuffices) {
   }
 }
 
+// One thread has every task, one expert every row, and more than one tile each way: each part of
+// the workspace is filled to its end, behind which the canary lies (and, under the address
+// sanitizer, a guard of its own).
+TEST_P(MoeLayerOf, PartsFilledToTheirEndsKeepTheirBounds) {
+  Problem p = full_problem(leaf());
+  p.inter = 162, p.shared_inter = 162;
+  BuildOptions options;
+  options.threads = 1;
+  for (ActivationMode mode :
+       {ActivationMode::kFormat, ActivationMode::kBf16, ActivationMode::kF32}) {
+    options.activations = mode;
+    const MoeLayer layer = build(p, leaf(), options);
+    Call call(layer.impl(), 66);
+    GivenRouting r(layer.problem(), 66);
+    std::ranges::fill(r.ids, 4);
+    const std::size_t bytes = layer.workspace_bytes(66);
+    HostBuffer memory(bytes + 4096);
+    std::ranges::fill(memory.bytes(), std::byte(0xc5));
+    auto exact = [&](ForwardArgs& a) {
+      a.routing = {r.ids.data(), r.weights.data(), nullptr};
+      a.workspace = memory.bytes().first(bytes);
+    };
+    const std::vector<std::byte> first = call.run(exact);
+    EXPECT_THAT(memory.bytes().subspan(bytes), testing::Each(std::byte(0xc5)));
+    EXPECT_EQ(call.run(exact), first);
+  }
+}
+
 TEST_P(MoeLayerOf, WorkspaceGrowsWithTokensAcrossTheChunkSwitch) {
   Problem p = full_problem(leaf());
   p.hidden = 32, p.inter = 32, p.shared_inter = 32;

@@ -26,9 +26,8 @@ struct QuantizeJob {
 class Forward {
  public:
   explicit Forward(const FfnArgs& a)
-      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)) {
-    Arena arena(a.workspace);
-    b_ = take_buffers(arena, s_, l_, sizes_, a.pool->size());
+      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)), arena_(a.workspace) {
+    b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     gemm_ = panel_twin(a.isa).gemm;
   }
 
@@ -234,6 +233,7 @@ class Forward {
   const FfnShape& s_;
   const ExpertLayout& l_;
   FfnSizes sizes_;
+  Arena arena_;
   FfnBuffers b_;
   PanelGemm gemm_ = nullptr;
   std::int64_t active_ = 0;
