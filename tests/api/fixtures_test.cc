@@ -9,6 +9,7 @@
 
 #include "switchyard/api/judge.h"
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/base/random.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/leaves/registry.h"
 #include "tests/cases/moe_case.h"
@@ -144,6 +145,73 @@ TEST_P(EveryFixture, EveryOtherFormat) {
 
 INSTANTIATE_TEST_SUITE_P(Data, EveryFixture, testing::ValuesIn(kFixtures),
                          [](const auto& info) { return info.param.name; });
+
+// ---- checkpoints of several layers ----
+
+using test::CheckpointEditor;
+
+/// A copy of layer 0 under `to`; with `bf16`, its experts are plain bf16 of other values.
+void copy_layer(CheckpointEditor& m, const std::string& to, bool bf16) {
+  const std::string from = "model.layers.0.";
+  test::RawTensors copies;
+  for (const auto& [name, t] : m.tensors) {
+    if (!name.starts_with(from)) continue;
+    const bool expert = bf16 && name.find(".experts.") != std::string::npos;
+    if (expert && !name.ends_with(".weight")) continue;
+    test::RawTensor copy = t;
+    if (expert) {
+      copy.dtype = "BF16";
+      copy.shape[1] *= 2;  // two codes a byte
+      copy.bytes.clear();
+      const Random random(copies.size(), 3);
+      for (std::int64_t i = 0; i < copy.shape[0] * copy.shape[1]; ++i) {
+        const std::uint16_t bits = float_to_bf16(0.05f * random.normal(std::uint64_t(i)));
+        copy.bytes.append(reinterpret_cast<const char*>(&bits), 2);
+      }
+    }
+    copies[to + name.substr(from.size())] = copy;
+  }
+  m.tensors.insert(copies.begin(), copies.end());
+}
+
+TEST(Layers, Nvfp4BesideOneBf16LayerRunsEachOnItsOwnLeaf) {
+  CheckpointEditor m = CheckpointEditor::fixture("qwen3_moe_nvfp4");
+  copy_layer(m, "model.layers.1.", true);
+  copy_layer(m, "model.layers.2.", false);
+  m.config["num_hidden_layers"] = 3;
+  m.config["quantization_config"]["ignore"].push_back("model.layers.1.*");
+  test::TempDir dir;
+  m.write(dir);
+  VerifyOptions o;
+  o.build.threads = 2;
+  const VerifyResult r = verify(dir.path(), o);
+  EXPECT_TRUE(r.ok);
+  ASSERT_EQ(r.layers.size(), 3u);
+  for (const VerifiedLayer& v : r.layers) {
+    const std::string format = v.layer == 1 ? "none" : "nvfp4";
+    EXPECT_EQ(v.leaf, "switchyard.cpu.fused_moe." + format);
+    EXPECT_EQ(v.budget_rel_l2_oracle, v.layer == 1 ? 5e-3 : 2e-3);
+    EXPECT_LE(v.rel_l2_oracle, v.budget_rel_l2_oracle);
+    EXPECT_GT(v.tokens, 0);
+  }
+}
+
+TEST(Layers, AMtpLayerRunsWhenItIsNamed) {
+  CheckpointEditor m = CheckpointEditor::fixture("deepseek_v3");
+  copy_layer(m, "model.layers.1.", false);
+  test::TempDir dir;
+  m.write(dir);
+  VerifyOptions o;
+  o.build.threads = 2;
+  EXPECT_EQ(verify(dir.path(), o).layers.size(), 1u) << "all layers are those of the model proper";
+  o.layer = 1;
+  const VerifyResult r = verify(dir.path(), o);
+  ASSERT_EQ(r.layers.size(), 1u);
+  EXPECT_TRUE(r.ok);
+  EXPECT_EQ(r.layers[0].block, "model.layers.1.mlp");
+  EXPECT_THAT(test::usage_error_of([&] { verify(test::data_dir("deepseek_v3"), o); }),
+              HasSubstr("holds none of its tensors"));
+}
 
 // ---- one layer, two ways in ----
 

@@ -8,6 +8,7 @@
 #include "switchyard/core/eligibility.h"
 #include "switchyard/resolve/probe.h"
 #include "tests/cases/leaf_case.h"
+#include "tests/support/usage_error.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -78,6 +79,22 @@ TEST_P(LeafCalls, CallersIdsAndWeights) {
   EXPECT_LE(rel(call.values(), want), budget) << "the factor is in the weights already";
   call.run([&](ForwardArgs& a) { a.routing = {r.ids.data(), factored.data(), nullptr}; });
   EXPECT_GT(rel(call.values(), want), 2 * budget) << "a factor applied twice shows";
+}
+
+TEST_P(LeafCalls, AFactorInWeightsOfTheInputIsRefused) {
+  LeafCase c = base();
+  c.problem.routing.placement = WeightPlacement::kInput;
+  const MoeLayer layer = build(c);
+  Call call(layer.impl(), 3);
+  GivenRouting r(layer.problem(), 3);
+  EXPECT_THAT(
+      test::usage_error_of([&] {
+        call.run([&](ForwardArgs& a) { a.routing = {r.ids.data(), nullptr, r.weights.data()}; });
+      }),
+      testing::HasSubstr("1.75"));
+  EXPECT_NO_THROW(call.run([&](ForwardArgs& a) {
+    a.routing = {r.ids.data(), r.weights.data(), nullptr};
+  }));
 }
 
 TEST_P(LeafCalls, SkippedIdsContributeExactlyNothing) {

@@ -27,7 +27,7 @@ std::string usage_error_or_empty(F&& call) {
 template <class F>
 std::string usage_error_of(F&& call) {
   try {
-    const std::string text = usage_error_or_empty(call);
+    std::string text = usage_error_or_empty(call);
     EXPECT_NE(text, "") << "expected a UsageError with a text, got none";
     EXPECT_NE(text, "(several lines)");
     return text;

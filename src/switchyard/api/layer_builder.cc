@@ -42,7 +42,7 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   }
   if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
   if (o.combine) p.combine = *o.combine;
-  require(o.slots == 0 || o.slots == p.num_experts(), "slots = ", o.slots, " for ", p.num_experts(),
+  require(o.slots <= p.num_experts(), "slots = ", o.slots, " for ", p.num_experts(),
           " experts: replicated experts are not built yet; use one slot for each or 0");
   // A format that is declared weight-only keeps its bf16 activations until another one is asked
   // for.
@@ -116,7 +116,15 @@ bool decide_fusion(const LayerWeights& w, const Deployment& d, std::vector<std::
       can_fuse_shared(w.problem, d,
                       {w.shared->format, w.shared->activation,
                        !formats::is_static(w.activation_quant), slice_multiple(w.shared->weights)});
-  if (verdict.eligible()) return true;
+  const bool same_storage =
+      w.shared->weights.up.layout == w.layout && w.shared->activation_quant == w.activation_quant;
+  if (verdict.eligible() && same_storage) return true;
+  if (verdict.eligible()) {
+    notices.push_back(
+        "fused shared experts were asked for and are not used: their scales or "
+        "activation quantiser differ from the routed experts'");
+    return false;
+  }
   notices.push_back(cat("fused shared experts were asked for and are not used: ",
                         to_string(verdict.reason()), ": ", verdict.detail()));
   return false;
@@ -178,6 +186,9 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   options.pool =
       std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::clamp(d.env.num_cpus, 1, 1024));
   state->layer = std::make_unique<layer::Layer>(std::move(weights), options);
+  for (resolve::Knob& knob : state->report.knobs)  // a checkpoint may declare another quantiser
+    if (knob.name == "activations")
+      knob.effective = cat(formats::to_string(state->layer->routed().shape.quant));
   calibrate(*state->layer, o, state->notices);
   return MoeLayer(std::move(state));
 }

@@ -2,6 +2,7 @@
 #include "switchyard/base/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <system_error>
@@ -15,8 +16,10 @@
 namespace switchyard {
 namespace {
 
-// A layer's stages follow each other within microseconds, so a worker polls before it sleeps.
-constexpr int kPollsBeforeSleep = 4000;
+// A layer's stages follow each other within microseconds, so a waiter polls this long before it
+// sleeps.
+constexpr std::chrono::microseconds kPollTime{20};
+constexpr int kPollsPerClockRead = 32;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -37,6 +40,19 @@ class Inside {
  private:
   const void* outer_;
 };
+
+/// Polls until `done` or until kPollTime is over; the answer of the last poll.
+template <class Done>
+bool poll(Done&& done) {
+  const auto end = std::chrono::steady_clock::now() + kPollTime;
+  do {
+    for (int i = 0; i < kPollsPerClockRead; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
 
 }  // namespace
 
@@ -80,10 +96,7 @@ struct ThreadPool::State {
   }
 
   void wait_for_work(std::uint32_t seen) {
-    for (int i = 0; i < kPollsBeforeSleep; ++i) {
-      if (generation.load(std::memory_order_acquire) != seen) return;
-      pause_cpu();
-    }
+    if (poll([&] { return generation.load(std::memory_order_acquire) != seen; })) return;
     generation.wait(seen, std::memory_order_acquire);
   }
 
@@ -99,10 +112,7 @@ struct ThreadPool::State {
   }
 
   void wait_for_workers() {
-    for (int i = 0; i < kPollsBeforeSleep; ++i) {
-      if (busy.load(std::memory_order_acquire) == 0) return;
-      pause_cpu();
-    }
+    if (poll([&] { return busy.load(std::memory_order_acquire) == 0; })) return;
     for (int left; (left = busy.load(std::memory_order_acquire)) != 0;)
       busy.wait(left, std::memory_order_acquire);
   }

@@ -103,6 +103,13 @@ void check_routing_args(const Layer& layer, const ForwardArgs& a) {
   require(!ids || plain != factored,
           "forward: caller-given ids need weights of exactly one kind, with or without "
           "routed_scaling_factor");
+  const Problem& p = layer.problem();
+  require(
+      !factored || p.routing.placement == WeightPlacement::kOutput || p.routed_scaling_factor == 1,
+      "forward: weights with routed_scaling_factor ", p.routed_scaling_factor,
+      " in them would "
+      "stand in front of the activation of this layer, whose weights multiply the input; give "
+      "them without the factor");
   require(ids || (!plain && !factored),
           "forward: weights are given without the expert ids that they belong to; give both, or "
           "neither");

@@ -47,6 +47,12 @@ void check_matrix(const char* name, const Matrix& m, std::int64_t rows, std::int
           " with ", to_string(m.layout.scale), " scales per ", m.layout.block_rows, "x",
           m.layout.block_cols,
           ", which is not the layout that this layer was built for; convert it first");
+  const std::int64_t scales = layout.scale_rows(rows) * layout.scale_cols(cols);
+  require(std::int64_t(m.codes.size()) == rows * layout.row_bytes(cols) &&
+              std::int64_t(m.scales.size()) == scales * bytes_of(layout.scale),
+          name, " projection of [", rows, ", ", cols, "] holds ", m.codes.size(),
+          " bytes of codes and ", m.scales.size(), " of scales; it needs ",
+          rows * layout.row_bytes(cols), " and ", scales * bytes_of(layout.scale));
 }
 
 void check_bias(const char* name, const std::vector<float>& bias, std::int64_t size, bool wanted) {

@@ -246,6 +246,8 @@ void FfnArgs::check() const {
   require(tokens >= 0, "tokens = ", tokens, " is negative");
   require(tokens * shape->top_k <= INT32_MAX, "tokens x top_k = ", tokens * shape->top_k,
           " exceeds ", INT32_MAX, "; split the call");
+  require(capture == nullptr || capture->inter != nullptr,
+          "a stage capture needs its buffer inter");
   require(pool != nullptr, "a CPU forward needs a thread pool");
   require(x_stride >= shape->hidden, "x stride ", x_stride, " is below hidden = ", shape->hidden);
   require(out == nullptr || out_stride >= shape->hidden, "output stride ", out_stride,

@@ -80,62 +80,69 @@ std::int64_t input_row(const PanelGemmArgs& a, std::int64_t i) {
   return a.index != nullptr ? a.index[i] : i;
 }
 
-/// Adds columns [k0, k1) of one decoded step to the partial sums of the row group.
-void add_columns(const PanelGemmArgs& a, std::int64_t first, int rows, std::int64_t step,
-                 std::int64_t k0, std::int64_t k1, const Lanes (&w)[kPanelStep], Lanes* part) {
-  for (int m = 0; m < rows; ++m) {
-    const std::int64_t row = input_row(a, first + m);
-    for (std::int64_t k = k0; k < k1; ++k) {
-      const float x = input_value(a.x, row, step * kPanelStep + k);
-      for (std::size_t r = 0; r < kPanelRows; ++r) part[m][r] += w[k][r] * x;
+/// Up to kRowGroup input rows against one panel.
+struct RowGroup {
+  const PanelGemmArgs& a;
+  std::int64_t panel;
+  std::int64_t first;
+  int rows;
+  Lanes part[kRowGroup]{};
+  Lanes total[kRowGroup]{};
+
+  /// Adds columns [k0, k1) of one decoded step to the partial sums.
+  void add_columns(std::int64_t step, std::int64_t k0, std::int64_t k1, const Lanes* w) {
+    for (int m = 0; m < rows; ++m) {
+      const std::int64_t row = input_row(a, first + m);
+      for (std::int64_t k = k0; k < k1; ++k) {
+        const float x = input_value(a.x, row, step * kPanelStep + k);
+        for (std::size_t r = 0; r < kPanelRows; ++r) part[m][r] += w[k][r] * x;
+      }
     }
   }
-}
 
-void close_cut(const PanelGemmArgs& a, std::int64_t first, int rows, const std::byte* scales,
-               std::int64_t b, Lanes* part, Lanes* total) {
-  const PanelLayout& l = a.w->layout;
-  const Lanes scale = load_scales(l, scales, b);
-  for (int m = 0; m < rows; ++m) {
-    float x_scale = 1;
-    if (a.x.block_scales != nullptr)
-      x_scale = a.x.block_scales[input_row(a, first + m) * a.x.scale_stride + b * l.cut() / 128];
-    for (std::size_t r = 0; r < kPanelRows; ++r) {
-      total[m][r] += part[m][r] * (scale[r] * x_scale);
-      part[m][r] = 0;
+  /// Scales the partial sums of cut b and adds them to the totals.
+  void close_cut(const std::byte* scales, std::int64_t b) {
+    const PanelLayout& l = a.w->layout;
+    const Lanes scale = load_scales(l, scales, b);
+    for (int m = 0; m < rows; ++m) {
+      float x_scale = 1;
+      if (a.x.block_scales != nullptr)
+        x_scale = a.x.block_scales[input_row(a, first + m) * a.x.scale_stride + b * l.cut() / 128];
+      for (std::size_t r = 0; r < kPanelRows; ++r) {
+        total[m][r] += part[m][r] * (scale[r] * x_scale);
+        part[m][r] = 0;
+      }
     }
   }
-}
 
-void store(const PanelGemmArgs& a, std::int64_t panel, std::int64_t first, int rows,
-           const Lanes* total) {
-  for (int m = 0; m < rows; ++m) {
-    const float row_scale =
-        a.x.row_scales != nullptr ? a.x.row_scales[input_row(a, first + m)] : 1.0f;
-    float* y = a.y + (first + m) * a.y_stride + (panel - a.panel_begin) * kPanelRows;
-    for (std::size_t r = 0; r < kPanelRows; ++r) {
-      float bias = a.w->bias != nullptr ? a.w->bias[panel * kPanelRows + std::int64_t(r)] : 0.0f;
-      y[r] = total[m][r] * row_scale * a.w->alpha + bias;
+  void store() const {
+    for (int m = 0; m < rows; ++m) {
+      const float row_scale =
+          a.x.row_scales != nullptr ? a.x.row_scales[input_row(a, first + m)] : 1.0f;
+      float* y = a.y + (first + m) * a.y_stride + (panel - a.panel_begin) * kPanelRows;
+      for (std::size_t r = 0; r < kPanelRows; ++r) {
+        float bias = a.w->bias != nullptr ? a.w->bias[panel * kPanelRows + std::int64_t(r)] : 0.0f;
+        y[r] = total[m][r] * row_scale * a.w->alpha + bias;
+      }
     }
   }
-}
+};
 
-void panel_rows(const PanelGemmArgs& a, std::int64_t panel, std::int64_t first, int rows) {
-  const PanelLayout& l = a.w->layout;
-  const std::byte* codes = a.w->codes + panel * std::int64_t(l.panel_code_bytes());
-  const std::byte* scales = a.w->scales + panel * std::int64_t(l.panel_scale_bytes());
+void panel_rows(RowGroup group) {
+  const PanelLayout& l = group.a.w->layout;
+  const std::byte* codes = group.a.w->codes + group.panel * std::int64_t(l.panel_code_bytes());
+  const std::byte* scales = group.a.w->scales + group.panel * std::int64_t(l.panel_scale_bytes());
   const std::int64_t cut = l.cut(), span = std::min(cut, kPanelStep);
-  Lanes part[kRowGroup]{}, total[kRowGroup]{}, w[kPanelStep];
+  Lanes w[kPanelStep];
   for (std::int64_t s = 0; s < l.steps(); ++s) {
     decode_step(l.element, codes + s * std::int64_t(l.step_bytes()), w);
     for (std::int64_t k = 0; k < kPanelStep; k += span) {
-      add_columns(a, first, rows, s, k, k + span, w, part);
+      group.add_columns(s, k, k + span, w);
       const std::int64_t end = s * kPanelStep + k + span;
-      if (end % cut == 0 || end == l.padded_cols())
-        close_cut(a, first, rows, scales, (end - 1) / cut, part, total);
+      if (end % cut == 0 || end == l.padded_cols()) group.close_cut(scales, (end - 1) / cut);
     }
   }
-  store(a, panel, first, rows, total);
+  group.store();
 }
 
 }  // namespace
@@ -143,7 +150,7 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, std::int64_t first, 
 void panel_gemm_portable(const PanelGemmArgs& a) {
   for (std::int64_t panel = a.panel_begin; panel < a.panel_end; ++panel)
     for (std::int64_t first = 0; first < a.num_rows; first += kRowGroup)
-      panel_rows(a, panel, first, int(std::min<std::int64_t>(kRowGroup, a.num_rows - first)));
+      panel_rows({a, panel, first, int(std::min<std::int64_t>(kRowGroup, a.num_rows - first))});
 }
 
 }  // namespace switchyard::ops
