@@ -194,8 +194,10 @@ LayerWeights make_weights(const Problem& problem, const leaves::Leaf& leaf, std:
 }
 
 std::vector<CpuIsa> runnable_tiers() {
-  const bool wide = resolve::environment().best_isa >= CpuIsa::kAvx512;
-  return wide ? std::vector{CpuIsa::kPortable, CpuIsa::kAvx512} : std::vector{CpuIsa::kPortable};
+  std::vector<CpuIsa> tiers{CpuIsa::kPortable};
+  for (CpuIsa isa : {CpuIsa::kAvx512, CpuIsa::kAmx})
+    if (resolve::environment().best_isa >= isa) tiers.push_back(isa);
+  return tiers;
 }
 
 MoeLayer build_layer(LayerWeights weights, BuildOptions options, CpuIsa isa) {

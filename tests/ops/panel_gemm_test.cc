@@ -313,7 +313,7 @@ TEST_P(PanelGemmTwin, MatchesADoubleLoop) {
     for (const Shape& s : all_shapes())
       for (bool floats : inputs_of(layout)) {
         const Packed w(test::make_matrix(layout, s.n, legal_cols(layout, s.k), 7));
-        for (std::int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17}) {
+        for (std::int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33}) {
           if (s.n * s.k > 60'000 && count != 3 && count != 17) continue;
           if (s.n * s.k > 5'000 && count % 2 == 0 && count > 2) continue;
           const Input x(w, count, floats);
@@ -378,7 +378,8 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(Twins, PanelGemmTwin,
                          testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
-                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512}),
+                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512},
+                                         Twin{"amx", panel_gemm_amx, CpuIsa::kAmx}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

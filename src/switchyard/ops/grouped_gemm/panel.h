@@ -133,5 +133,9 @@ PanelTwin panel_twin(CpuIsa isa);
 void panel_gemm_portable(const PanelGemmArgs& args);
 /// AVX-512 with BF16 and VBMI; call it only where the environment has that tier.
 void panel_gemm_avx512(const PanelGemmArgs& args);
+/// AMX tiles with AVX-512 around them; call it only where the environment has that tier. 4-bit
+/// weights take their block scale inside the tile, which is exact in bf16; fp32 inputs run the
+/// AVX-512 twin.
+void panel_gemm_amx(const PanelGemmArgs& args);
 
 }  // namespace switchyard::ops
