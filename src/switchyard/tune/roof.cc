@@ -45,6 +45,11 @@ double dot_rate(ThreadPool& pool, DotRounds dot) {
   return best;
 }
 
+DotRounds widest_dot(CpuIsa isa) {
+  if (isa >= CpuIsa::kAmx) return dot_rounds_amx;
+  return isa >= CpuIsa::kAvx512 ? dot_rounds_avx512 : dot_rounds_portable;
+}
+
 }  // namespace
 
 std::uint64_t read_range_portable(const std::byte* data, std::size_t bytes) {
@@ -80,7 +85,7 @@ Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memor
     memory = own.bytes();
   }
   return {.gbps = read_rate(pool, wide ? read_range_avx512 : read_range_portable, memory),
-          .gflops = dot_rate(pool, wide ? dot_rounds_avx512 : dot_rounds_portable)};
+          .gflops = dot_rate(pool, widest_dot(isa))};
 }
 
 }  // namespace switchyard::tune

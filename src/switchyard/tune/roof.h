@@ -14,7 +14,7 @@ namespace switchyard::tune {
 ///
 /// Units:   gbps 10^9 bytes read per second; gflops 10^9 multiplies and adds of the tier's widest
 /// dot
-///          product per second (bf16 pairs on AVX-512, fp32 elsewhere).
+///          product per second (bf16 tiles on AMX, bf16 pairs on AVX-512, fp32 elsewhere).
 struct Roof {
   double gbps = 0;
   double gflops = 0;
@@ -37,5 +37,7 @@ std::uint64_t read_range_avx512(const std::byte* data, std::size_t bytes);
 double dot_rounds_portable(std::int64_t rounds);
 /// bf16 pair dot products.
 double dot_rounds_avx512(std::int64_t rounds);
+/// bf16 tile products.
+double dot_rounds_amx(std::int64_t rounds);
 
 }  // namespace switchyard::tune

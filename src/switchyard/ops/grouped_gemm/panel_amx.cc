@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The panel GEMM on AMX tiles: a step of a bf16 panel is a B tile as it lies in memory, other formats
-// are decoded into one. A tile holds up to 16 input rows, so every height runs the same instructions.
+// The panel GEMM on AMX tiles: a step of a bf16 panel is a B tile as it lies in memory, other
+// formats are decoded into one. A tile holds up to 16 input rows, so every height runs the same
+// instructions.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ constexpr int kTileBytes = 1024;
 constexpr std::int64_t kQuads = kPanelStep / kQuadCols;
 
 // Tile registers, spelled as literals because g++ 12 pastes them into the assembler text:
-//   0..3 sums [row tile][panel] · 4, 5 inputs of the two row tiles · 6, 7 weights of the two panels.
+//   0..3 sums [row tile][panel] · 4, 5 inputs of the two row tiles · 6, 7 weights of the two
+//   panels.
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
@@ -73,8 +75,8 @@ struct E4m3Weights {
 template <class Scale>
 struct E2m1Weights {
   static constexpr bool kCut = false;
-  static const std::byte* tile(const PanelLayout& l, const std::byte* codes, const std::byte* scales,
-                               std::int64_t step, std::byte* room) {
+  static const std::byte* tile(const PanelLayout& l, const std::byte* codes,
+                               const std::byte* scales, std::int64_t step, std::byte* room) {
     const std::byte* here = codes + step * std::int64_t(l.step_bytes());
     for (std::int64_t q = 0; q < kQuads; ++q) {
       const __m512 scale = Scale::load(scales, (step * kPanelStep + q * kQuadCols) / l.cut());
@@ -116,15 +118,15 @@ const void* input_tile(const Block& b, int begin, int rows, std::int64_t step, s
   }
   stride = 64;
   for (int i = 0; i < rows; ++i)
-    _mm512_store_si512(room + i * 64, _mm512_loadu_si512(input_row(b.a, b.first + begin + i) +
-                                                         step * kPanelStep));
+    _mm512_store_si512(room + i * 64,
+                       _mm512_loadu_si512(input_row(b.a, b.first + begin + i) + step * kPanelStep));
   return room;
 }
 
 struct Buffers {
   alignas(64) std::byte inputs[2][kTileBytes];
   alignas(64) std::byte weights[2][kTileBytes];
-  alignas(64) float sums[2][2][kTileRows * kPanelRows];    // [row tile][panel]
+  alignas(64) float sums[2][2][kTileRows * kPanelRows];  // [row tile][panel]
   alignas(64) float totals[2][2][kTileRows * kPanelRows];
 };
 
@@ -177,8 +179,8 @@ void close_cut(const Block& b, std::int64_t cut, Buffers& room) {
   const PanelLayout& l = b.a.w->layout;
   store_sums(room.sums);
   for (int p = 0; p < b.panels; ++p) {
-    const __m512 scale = F32Scale::load(
-        b.a.w->scales + (b.panel + p) * std::int64_t(l.panel_scale_bytes()), cut);
+    const __m512 scale =
+        F32Scale::load(b.a.w->scales + (b.panel + p) * std::int64_t(l.panel_scale_bytes()), cut);
     for (int i = 0; i < b.rows; ++i) {
       __m512 s = scale;
       if (b.a.x.block_scales != nullptr) {
@@ -203,9 +205,8 @@ void store_block(const Block& b, const Buffers& room) {
                                _mm512_set1_ps(b.a.w->alpha));
       if (b.a.w->bias != nullptr)
         y = _mm512_add_ps(y, _mm512_loadu_ps(b.a.w->bias + (b.panel + p) * kPanelRows));
-      _mm512_storeu_ps(b.a.y + (b.first + i) * b.a.y_stride +
-                           (b.panel + p - b.a.panel_begin) * kPanelRows,
-                       y);
+      _mm512_storeu_ps(
+          b.a.y + (b.first + i) * b.a.y_stride + (b.panel + p - b.a.panel_begin) * kPanelRows, y);
     }
 }
 

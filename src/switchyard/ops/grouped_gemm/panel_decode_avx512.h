@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Decoders of packed panels in AVX-512 registers, for the twins of that tier and above only. Everything
-// has internal linkage: a weak copy with this instruction set must not reach the rest of the program.
+// Decoders of packed panels in AVX-512 registers, for the twins of that tier and above only.
+// Everything has internal linkage: a weak copy with this instruction set must not reach the rest of
+// the program.
 
 #include <immintrin.h>
 
