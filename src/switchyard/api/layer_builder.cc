@@ -10,6 +10,7 @@
 #include "switchyard/core/shared_fusion.h"
 #include "switchyard/layer/convert.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/resolve/json.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/resolve/resolver.h"
@@ -37,7 +38,7 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   if (!o.with_shared) drop_shared(w);
   if (o.top_k) {
     require(p.routing.choice == ChoiceRule::kTopK || *o.top_k == p.top_k(), "top_k = ", *o.top_k,
-            ": this layer's routing fixes it at ", p.top_k());
+            ": this layer's routing fixes it at ", p.top_k(), "; leave it out");
     p.routing.top_k = *o.top_k;
   }
   if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
@@ -173,6 +174,10 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   weights = layer::convert_format(std::move(weights), *leaf);
   state->requantised = own != asked.format;
   state->notices = weights.notices;
+  const CpuIsa tier = ops::panel_twin(d.env.isa).tier;
+  if (leaf->device == Device::kCpu && tier < d.env.isa)
+    state->notices.push_back(cat("tier ", to_string(d.env.isa), " has no twin of its own; the ",
+                                 to_string(tier), " twin runs"));
 
   layer::LayerOptions options;
   options.leaf = leaf;

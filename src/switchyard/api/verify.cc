@@ -22,7 +22,8 @@ struct Trial {
 
 Trial trial_for(const VerifyOptions& o, const LayerEntry& entry, std::int64_t hidden) {
   if (o.io.empty()) {
-    require(o.tokens >= 1, "verify: tokens = ", o.tokens, " is below 1");
+    require(o.tokens >= 1, "tokens = ", o.tokens,
+            ": a verdict needs at least one; ask for 1 or more");
     Trial t{.tokens = o.tokens,
             .hidden = random_tokens(o.tokens, hidden, o.build.seed),
             .output = {},
@@ -100,7 +101,8 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
           " is declared (multi-token "
           "prediction) but the checkpoint holds none of its tensors; choose one of ",
           known);
-  require(!chosen.empty(), "the checkpoint holds no MoE layer");
+  require(!chosen.empty(),
+          "the checkpoint holds no MoE layer; `switchyard inspect` lists what it holds");
   return chosen;
 }
 

@@ -63,10 +63,13 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
                   .scales = {},
                   .activation = {}};
   const std::int64_t bytes = shape.experts * std::int64_t(bank.layout.bytes);
-  require(options.memory_bytes == 0 || bytes < options.memory_bytes, "the packed experts need ",
-          bytes, " bytes (", shape.experts, " experts of ", bank.layout.bytes, "), ",
+  // A tenth stays free: for the expert being packed, the workspace and the machine's other
+  // programs.
+  const std::int64_t limit = options.memory_bytes / 10 * 9;
+  require(options.memory_bytes == 0 || bytes < limit, "the packed experts need ", bytes, " bytes (",
+          shape.experts, " experts of ", bank.layout.bytes, "), ", limit, " of the ",
           options.memory_bytes,
-          " are available; choose a format with fewer bits or a smaller layer");
+          " available may be used; choose a format with fewer bits or a smaller layer");
   bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};
