@@ -115,6 +115,16 @@ TEST_F(Probe, ThisMachineGivesUsableFacts) {
 }
 
 // A second opinion: the kernel's own list of what it lets a process use.
+TEST_F(Probe, AmxRunsOnlyWhenItIsPinned) {
+  MachineFacts facts = this_machine();
+  facts.best_isa = [] { return CpuIsa::kAmx; };
+  facts.variables = [] { return Variables{}; };
+  EXPECT_EQ(collect(facts).isa, CpuIsa::kAvx512);
+  EXPECT_EQ(collect(facts).best_isa, CpuIsa::kAmx);
+  facts.variables = [] { return Variables{{"SWITCHYARD_CPU_ISA", "amx"}}; };
+  EXPECT_EQ(collect(facts).isa, CpuIsa::kAmx);
+}
+
 TEST_F(Probe, TheVectorTierAgreesWithTheKernel) {
   std::ifstream file("/proc/cpuinfo");
   std::set<std::string> words{std::istream_iterator<std::string>(file), {}};

@@ -22,7 +22,7 @@ CpuIsa to_cpu_isa(std::string_view s);
 struct Environment {
   int sm = 0;  // GPU architecture, e.g. 90; 0 when there is no GPU
   int num_gpus = 0;
-  CpuIsa isa = CpuIsa::kPortable;       // the tier that will run (after the pin)
+  CpuIsa isa = CpuIsa::kPortable;       // the tier that will run: pinned, else at most avx512
   CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has; not in the fingerprint
   std::int64_t memory_bytes = 0;        // available when probed; not in the fingerprint
   int num_cpus = 1;                     // not in the fingerprint
