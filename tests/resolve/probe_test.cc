@@ -36,7 +36,7 @@ class ProbeTest : public testing::Test {
     forget_warnings();
   }
 
-  static MachineFacts facts(Variables variables = {}) {
+  static MachineFacts facts(const Variables& variables = {}) {
     return {.variables = [variables] { return variables; },
             .best_isa = [] { return CpuIsa::kAvx512; },
             .memory_bytes = [] { return std::int64_t{123'456'789}; },
@@ -48,7 +48,7 @@ class ProbeTest : public testing::Test {
             .deps = {{"mpi", [] { return true; }}, {"nccl", [] { return false; }}}};
   }
 
-  static Environment with(Variables variables) { return collect(facts(std::move(variables))); }
+  static Environment with(const Variables& variables) { return collect(facts(variables)); }
 
   std::vector<std::string> heard_;
 

@@ -70,7 +70,8 @@ bool amx_granted() {
 }
 
 bool has_amx(const Leaf7& leaf, std::uint64_t saved) {
-  return has_all(saved, 0x60000) && has_all(leaf.edx, bit_AMX_TILE | bit_AMX_BF16) && amx_granted();
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;  // clang 14's cpuid.h does not name them
+  return has_all(saved, 0x60000) && has_all(leaf.edx, kTile | kBf16) && amx_granted();
 }
 
 CpuIsa machine_isa() {
