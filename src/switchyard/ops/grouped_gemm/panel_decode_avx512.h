@@ -15,6 +15,8 @@
 namespace switchyard::ops {
 namespace {
 
+// NOLINTBEGIN(misc-definitions-in-headers): internal linkage is the point, see above.
+
 constexpr std::int64_t kQuadCols = 8;  // four column pairs: the unit that every decoder yields
 
 // ---- decoders: the 4 pair registers of a quad, lane r holding (w[r, k], w[r, k + 1]) ----
@@ -124,6 +126,8 @@ struct E4m3Scale {
     return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
   }
 };
+
+// NOLINTEND(misc-definitions-in-headers)
 
 }  // namespace
 }  // namespace switchyard::ops
