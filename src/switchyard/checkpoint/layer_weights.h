@@ -42,6 +42,18 @@ struct SharedExpert {
   Activation activation;
 };
 
+/// The projections of a latent layer: x -> down -> experts -> weighted sum, times the factor ->
+/// RMSNorm -> up -> + shared expert. Router and shared expert read the full x.
+///
+/// Shapes:  down [L, H]; up [H, L]; norm [L] fp32, or empty for a family without one. L is
+///          Problem::latent, the width H' of the routed experts.
+struct LatentProjection {
+  formats::Matrix down;
+  formats::Matrix up;
+  std::vector<float> norm;
+  float norm_eps = 0;  // added to the mean square; read only with a norm
+};
+
 /// Yields expert `e` of a layer; borrows from the mapping, materialises at most that one expert.
 using ExpertSource = std::function<ExpertWeights(std::int64_t e)>;
 
@@ -55,7 +67,8 @@ struct LayerWeights {
   RouterWeights router;
   ExpertSource expert;
   std::optional<SharedExpert> shared;
-  std::vector<std::string> notices;  // e.g. "F32 weights rounded to bf16"
+  std::optional<LatentProjection> latent;  // set exactly when problem.latent > 0
+  std::vector<std::string> notices;        // e.g. "F32 weights rounded to bf16"
 };
 
 }  // namespace switchyard::checkpoint
