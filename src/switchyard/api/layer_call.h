@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switchyard/api/judge.h"
+#include "switchyard/api/moe_layer.h"
+#include "switchyard/base/host_buffer.h"
+#include "switchyard/layer/judge.h"
+
+namespace switchyard {
+
+/// The seeded calls that a layer is timed and judged on.
+struct Traffic {
+  std::int64_t tokens = 0;
+  RoutingSkew routing = RoutingSkew::kUniform;
+  std::uint64_t seed = 1;
+};
+
+/// One layer with the buffers of a call and seeded traffic; forward() is what gets timed.
+class LayerCall {
+ public:
+  /// The layer must outlive this. Errors: UsageError for more tokens than a call may have.
+  LayerCall(const MoeLayer& layer, const Traffic& traffic);
+
+  /// Fills in call number `call`: its own logits and token ids; the output is poisoned.
+  void prepare(std::int64_t call);
+  /// Runs the layer from the prepared logits. Units: µs.
+  double forward();
+  /// Runs the router alone, its GEMM and the choice, from the hidden states. Units: µs.
+  double route();
+  /// Routed experts that the last forward touched.
+  std::int64_t distinct_experts() const;
+  /// Judges up to 8 tokens spread over the batch of the last forward; `same_bits` tells whether
+  /// each has alone the bits that it has in the batch.
+  layer::Judgement check(std::int64_t& checked, bool& same_bits) const;
+
+ private:
+  void fill_logits(std::int64_t call);
+  ForwardArgs args();
+
+  const MoeLayer& layer_;
+  const Problem& p_;
+  Traffic traffic_;
+  std::int64_t experts_;
+  std::vector<float> logits_;
+  std::vector<std::int32_t> ids_;
+  std::vector<float> hidden_;
+  std::vector<std::int64_t> token_ids_;
+  HostBuffer workspace_;
+  std::vector<std::byte> typed_, out_;
+};
+
+}  // namespace switchyard
