@@ -68,7 +68,9 @@ struct LayerWeights {
   ExpertSource expert;
   std::optional<SharedExpert> shared;
   std::optional<LatentProjection> latent;  // set exactly when problem.latent > 0
-  std::vector<std::string> notices;        // e.g. "F32 weights rounded to bf16"
+  // Granite's shared_mlp: it stands beside the block and joins the layer only when asked for.
+  std::optional<SharedExpert> parallel_mlp;
+  std::vector<std::string> notices;  // e.g. "F32 weights rounded to bf16"
 };
 
 }  // namespace switchyard::checkpoint
