@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The front door. Every target first makes sure that the packages it needs are there.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap build demo test soak fuzz bench format
+.PHONY: help bootstrap build demo test soak fuzz bench format docs
 
 help:
 	@echo 'make demo     build the command and run bundled checkpoints of real model families'
@@ -11,6 +11,7 @@ help:
 	@echo 'make fuzz     fuzz the parsers'
 	@echo 'make bench    time one MoE layer of a published shape in every format'
 	@echo 'make format   apply clang-format to all sources'
+	@echo 'make docs     write the generated parts of the pages'
 
 bootstrap:
 	@sh scripts/bootstrap.sh
@@ -36,4 +37,8 @@ bench: bootstrap
 
 format: bootstrap
 	@python3 scripts/format.py --apply
-	@python3 scripts/support_table.py --apply
+
+docs: bootstrap
+	cmake --preset cpu
+	cmake --build --preset cpu --target switchyard_facts
+	@python3 scripts/docs.py --apply

@@ -12,21 +12,21 @@ namespace switchyard {
 
 /// Why a leaf or a strategy cannot serve; a closed set. Tests compare these, never message text.
 enum class Reject : std::uint8_t {
-  kQuantUnsupported,
-  kDtypeUnsupported,
-  kSmUnsupported,
-  kDepMissing,
-  kShapeUnaligned,
-  kSlotsNotDivisibleByEp,
-  kTopologyUnsupported,
-  kLoraUnsupported,
-  kActivationUnsupported,
-  kRoutingUnsupported,
-  kEplbUnsupported,
-  kFinalizeFusionRequired,
-  kPathNotEnabled,
-  kBackendDeprecated,
-  kNotAnImpl
+  kQuantUnsupported,        // the format is not the leaf's
+  kDtypeUnsupported,        // dtype of the hidden states, or activations = f32
+  kSmUnsupported,           // no GPU, or one of another architecture
+  kDepMissing,              // a library is not built in
+  kShapeUnaligned,          // a width that the format cannot store, or a shard without a column
+  kSlotsNotDivisibleByEp,   // replicated slots are laid out evenly
+  kTopologyUnsupported,     // the device, or a combination of group sizes
+  kLoraUnsupported,         // adapters on routed experts
+  kActivationUnsupported,   // the activation's kind or constants, or expert biases
+  kRoutingUnsupported,      // the routing recipe
+  kEplbUnsupported,         // the slots cannot hold the experts, or cannot be replicated
+  kFinalizeFusionRequired,  // only a fused finalize could serve, and it is off
+  kPathNotEnabled,          // could serve, but is not built in this version
+  kBackendDeprecated,       // a retired backend word
+  kNotAnImpl                // the oracle, asked to stand in for a leaf
 };
 
 /// The reason's stable code, e.g. "quant_unsupported".
