@@ -18,6 +18,8 @@ Json json_header() {
            {{"cpu_isa", to_string(running_tier(env))},
             {"cpu_best_isa", to_string(env.best_isa)},
             {"cpus", env.num_cpus},
+            {"cpu_model", env.cpu_model},
+            {"l3_bytes", env.l3_bytes},
             {"gpus", env.num_gpus},
             {"sm", env.sm},
             {"built_in", env.deps},

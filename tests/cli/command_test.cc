@@ -107,8 +107,8 @@ TEST(Version, SaysVersionCommitAndTwins) {
 
 TEST(JsonKeys, HeaderIsTheSameEverywhere) {
   Json header = json_of({"--version"});
-  EXPECT_EQ(keys(header["machine"]),
-            (Keys{"cpu_isa", "cpu_best_isa", "cpus", "gpus", "sm", "built_in", "twins"}));
+  EXPECT_EQ(keys(header["machine"]), (Keys{"cpu_isa", "cpu_best_isa", "cpus", "cpu_model",
+                                           "l3_bytes", "gpus", "sm", "built_in", "twins"}));
   for (const std::vector<std::string>& args :
        {std::vector<std::string>{"doctor"}, {"explain"}, {"inspect", data("mixtral")}}) {
     Json json = json_of(args);

@@ -113,6 +113,8 @@ TEST(Fingerprint, EveryFactOfAVerdictChangesItAndNoOther) {
   EXPECT_NE(changed([](Environment& e) { e.build += "x"; }), base);
   EXPECT_EQ(changed([](Environment& e) { e.memory_bytes = 1; }), base);
   EXPECT_EQ(changed([](Environment& e) { e.num_cpus = 64; }), base);
+  EXPECT_EQ(changed([](Environment& e) { e.cpu_model = "other"; }), base);
+  EXPECT_EQ(changed([](Environment& e) { e.l3_bytes = 1; }), base);
   EXPECT_EQ(changed([](Environment& e) { e.warnings.push_back("w"); }), base);
   EXPECT_EQ(changed([](Environment& e) { e.best_isa = CpuIsa::kAvx512; }), base);
   EXPECT_EQ(changed([](Environment& e) { e.local_flags[0].second = "77"; }), base);

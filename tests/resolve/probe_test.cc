@@ -41,6 +41,8 @@ class ProbeTest : public testing::Test {
             .best_isa = [] { return CpuIsa::kAvx512; },
             .memory_bytes = [] { return std::int64_t{123'456'789}; },
             .num_cpus = [] { return 6; },
+            .cpu_model = [] { return std::string("Abacus 9"); },
+            .l3_bytes = [] { return std::int64_t{48} << 20; },
             .gpus =
                 [] {
                   return GpuFacts{true, 2, 90};
@@ -67,6 +69,8 @@ TEST_F(Probe, CollectsEveryFact) {
   EXPECT_EQ(env.best_isa, CpuIsa::kAvx512);
   EXPECT_EQ(env.memory_bytes, 123'456'789);
   EXPECT_EQ(env.num_cpus, 6);
+  EXPECT_EQ(env.cpu_model, "Abacus 9");
+  EXPECT_EQ(env.l3_bytes, std::int64_t{48} << 20);
   EXPECT_THAT(env.deps, ElementsAre("cuda", "mpi"));
   EXPECT_THAT(env.build, HasSubstr("+"));
   EXPECT_THAT(env.warnings, IsEmpty());

@@ -12,6 +12,8 @@ Environment plain_environment() {
   env.best_isa = CpuIsa::kAmx;
   env.memory_bytes = 7'000'000'000;
   env.num_cpus = 5;
+  env.cpu_model = "Abacus 9";
+  env.l3_bytes = 48 << 20;
   env.deps = {"cuda"};
   resolve::SwitchReading switches = resolve::read_switches({});
   env.flags = switches.flags;

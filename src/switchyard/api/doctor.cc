@@ -136,9 +136,10 @@ std::string built(const Environment& env, std::string_view dep) {
 std::string machine_text(const Environment& env) {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
+  const std::string model = env.cpu_model.empty() ? "" : cat(env.cpu_model, ", ");
   return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
-         line("cpu", cat(env.num_cpus, " CPUs, best tier ", to_string(env.best_isa), ", running ",
-                         to_string(running_tier(env)))) +
+         line("cpu", cat(model, env.num_cpus, " CPUs, best tier ", to_string(env.best_isa),
+                         ", running ", to_string(running_tier(env)))) +
          line("memory", cat(env.memory_bytes / kGiB, " GiB available")) + line("gpu", gpus) +
          line("libraries", join({built(env, "cuda"), built(env, "mpi"), built(env, "nccl")}));
 }

@@ -26,6 +26,8 @@ struct Environment {
   CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has; not in the fingerprint
   std::int64_t memory_bytes = 0;        // available when probed; not in the fingerprint
   int num_cpus = 1;                     // not in the fingerprint
+  std::string cpu_model;                // as the system names it; not in the fingerprint
+  std::int64_t l3_bytes = 0;            // 0 when unknown; not in the fingerprint
   std::vector<std::string> deps;        // sorted names of the dependencies present
   std::vector<std::pair<std::string, std::string>> flags;  // honoured switches, sorted, defaults in
   std::vector<std::pair<std::string, std::string>> local_flags;  // those that may differ by rank

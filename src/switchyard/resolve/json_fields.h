@@ -117,6 +117,8 @@ struct Fields<Environment> {
     f("best_isa", e.best_isa);
     f("memory_bytes", e.memory_bytes);
     f("num_cpus", e.num_cpus);
+    f("cpu_model", e.cpu_model);
+    f("l3_bytes", e.l3_bytes);
     f("deps", e.deps);
     f("flags", e.flags);
     f("local_flags", e.local_flags);

@@ -117,6 +117,18 @@ int machine_cpus() {
   return int(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
+std::string machine_cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (line.starts_with("model name") && colon != std::string::npos)
+      return line.substr(std::min(line.find_first_not_of(" \t", colon + 1), line.size()));
+  }
+  return "";
+}
+
+std::int64_t machine_l3() { return std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)); }
+
 class Collector {
  public:
   Environment run(const MachineFacts& facts) {
@@ -135,6 +147,8 @@ class Collector {
     env_.best_isa = ask("best_isa", facts.best_isa, CpuIsa::kPortable);
     env_.memory_bytes = ask("memory_bytes", facts.memory_bytes, std::int64_t{0});
     env_.num_cpus = ask("num_cpus", facts.num_cpus, 1);
+    env_.cpu_model = ask("cpu_model", facts.cpu_model, std::string());
+    env_.l3_bytes = ask("l3_bytes", facts.l3_bytes, std::int64_t{0});
     std::string_view pin = env_.flag("SWITCHYARD_CPU_ISA");
     env_.isa = pin == "auto" ? std::min(env_.best_isa, kBestByDefault) : to_cpu_isa(pin);
     require(env_.isa <= env_.best_isa, "SWITCHYARD_CPU_ISA = ", pin, ", but the best tier here is ",
@@ -189,6 +203,8 @@ MachineFacts this_machine() {
           .best_isa = machine_isa,
           .memory_bytes = machine_memory,
           .num_cpus = machine_cpus,
+          .cpu_model = machine_cpu_model,
+          .l3_bytes = machine_l3,
           .gpus = probe_gpus,
           .deps = {}};
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/tune/timer.h"
 
@@ -19,30 +20,26 @@ constexpr int kPasses = 5;
 double read_rate(ThreadPool& pool, ReadRange read, std::span<const std::byte> memory) {
   std::atomic<std::uint64_t> sink{0};
   const std::int64_t pieces = std::int64_t(memory.size() / kPiece);
-  double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const double start = now_us();
-    pool.for_each(pieces, [&](std::int64_t i, int) {
-      sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece),
-                     std::memory_order_relaxed);
-    });
-    best = std::max(best, double(pieces) * double(kPiece) / (now_us() - start) * 1e-3);
-  }
-  return best;
+  const double start = now_us();
+  pool.for_each(pieces, [&](std::int64_t i, int) {
+    sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece),
+                   std::memory_order_relaxed);
+  });
+  return double(pieces) * double(kPiece) / (now_us() - start) * 1e-3;
 }
 
 double dot_rate(ThreadPool& pool, DotRounds dot) {
   constexpr std::int64_t kRounds = 200000;
   std::vector<double> done(std::size_t(pool.size()));
-  double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const double start = now_us();
-    pool.for_each(pool.size(), [&](std::int64_t i, int) { done[std::size_t(i)] = dot(kRounds); });
-    double total = 0;
-    for (double d : done) total += d;
-    best = std::max(best, total / (now_us() - start) * 1e-3);
-  }
-  return best;
+  const double start = now_us();
+  pool.for_each(pool.size(), [&](std::int64_t i, int) { done[std::size_t(i)] = dot(kRounds); });
+  double total = 0;
+  for (double d : done) total += d;
+  return total / (now_us() - start) * 1e-3;
+}
+
+ReadRange widest_read(CpuIsa isa) {
+  return isa >= CpuIsa::kAvx512 ? read_range_avx512 : read_range_portable;
 }
 
 DotRounds widest_dot(CpuIsa isa) {
@@ -77,15 +74,53 @@ double dot_rounds_portable(std::int64_t rounds) {
 }
 
 Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory) {
-  const bool wide = isa >= CpuIsa::kAvx512;
   HostBuffer own;
   if (memory.size() < kSmallest) {
     own = HostBuffer(kOwn);
     std::memset(own.data(), 1, kOwn);
     memory = own.bytes();
   }
-  return {.gbps = read_rate(pool, wide ? read_range_avx512 : read_range_portable, memory),
-          .gflops = dot_rate(pool, widest_dot(isa))};
+  Roof best;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    best.gbps = std::max(best.gbps, read_rate(pool, widest_read(isa), memory));
+    best.gflops = std::max(best.gflops, dot_rate(pool, widest_dot(isa)));
+  }
+  return best;
 }
+
+RoofMeter::RoofMeter(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory)
+    : pool_(pool), isa_(isa), memory_(memory) {
+  require(memory.size() >= kPiece, "a roof is measured over at least ", kPiece, " bytes, got ",
+          memory.size());
+}
+
+void RoofMeter::sample(int count) {
+  for (int i = 0; i < count; ++i) {
+    read_.push_back(read_rate(pool_, widest_read(isa_), memory_));
+    dot_.push_back(dot_rate(pool_, widest_dot(isa_)));
+  }
+}
+
+Roof RoofMeter::roof() const {
+  constexpr double kHigh = 0.9;
+  return {.gbps = percentile(read_, kHigh), .gflops = percentile(dot_, kHigh)};
+}
+
+Roof RoofMeter::early(int count) const {
+  const auto first = [&](const std::vector<double>& all) {
+    return std::vector<double>(all.begin(),
+                               all.begin() + std::min<std::int64_t>(count, ssize(all)));
+  };
+  return {.gbps = percentile(first(read_), 0.5), .gflops = percentile(first(dot_), 0.5)};
+}
+
+Roof RoofMeter::late(int count) const {
+  const auto last = [&](const std::vector<double>& all) {
+    return std::vector<double>(all.end() - std::min<std::int64_t>(count, ssize(all)), all.end());
+  };
+  return {.gbps = percentile(last(read_), 0.5), .gflops = percentile(last(dot_), 0.5)};
+}
+
+void RoofMeter::flush() { read_rate(pool_, widest_read(isa_), memory_); }
 
 }  // namespace switchyard::tune

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "switchyard/base/thread_pool.h"
 #include "switchyard/core/environment.h"
@@ -23,6 +24,35 @@ struct Roof {
 /// Measures both with the pool's threads: `memory` is streamed, the dot product runs in registers.
 /// `memory` should be larger than the caches; under 64 MiB a buffer of 512 MiB is made instead.
 Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory);
+
+/// The roof of a whole session: sampled before, between and after what is measured, because the
+/// rates of a shared machine move.
+///
+/// The session's roof is a high quantile of all samples: one lucky sample does not set it, and a
+/// share of it can exceed 1 only where the typical call beats what nine samples of ten reach.
+class RoofMeter {
+ public:
+  /// `memory` is streamed by every sample; the pool's threads do it. Both must outlive this.
+  RoofMeter(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory);
+  /// Takes `count` more samples of both rates.
+  void sample(int count);
+  /// The roof so far. Errors: InternalError before the first sample.
+  Roof roof() const;
+  /// The medians of the first and of the last `count` samples: their distance is the drift.
+  Roof early(int count) const;
+  /// As early().
+  Roof late(int count) const;
+  /// Samples taken.
+  int samples() const { return int(read_.size()); }
+  /// Streams the memory once, which leaves nothing else in the caches.
+  void flush();
+
+ private:
+  ThreadPool& pool_;
+  CpuIsa isa_;
+  std::span<const std::byte> memory_;
+  std::vector<double> read_, dot_;
+};
 
 /// Reads every 64-byte line of a range; returns a value that depends on all of it.
 using ReadRange = std::uint64_t (*)(const std::byte* data, std::size_t bytes);
