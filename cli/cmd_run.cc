@@ -1,130 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command.h"
-#include "cli/layer_flags.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/run_flags.h"
 #include "switchyard/api/judge.h"
-#include "switchyard/api/machine.h"
 #include "switchyard/base/nearest.h"
-#include "switchyard/core/preset.h"
 
 namespace switchyard::cli {
 namespace {
 
-constexpr std::string_view kOneRank = "this version runs every layer on one rank";
-
-RoutingSkew to_skew(const std::string& word) {
-  const std::vector<std::string> names = {"uniform", "zipf", "one"};
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == word) return RoutingSkew(i);
-  throw UsageError(cat("routing '", word, "' is unknown; use one of ", join(names)));
-}
-
-/// Flags of features that this version does not have, so that asking for one is answered by name.
-struct UnbuiltFlags {
-  RankFlags ranks;
-  std::string placement, finalize = "plain";
-  std::optional<CombinePrecision> combine;
-
-  void add(Arguments& args) {
-    ranks.add(args);
-    args.text("--placement", placement, "Placement of the slots (not built yet)", "FILE");
-    args.text(
-        "--combine", [this](const std::string& v) { combine = to_combine_precision(v); },
-        "Precision of the combine: bf16 (fp8 and nvfp4 are not built yet)", "P");
-    args.text("--finalize", finalize, "plain (fused and reduce are not built yet)", "HOW");
-  }
-
-  void check() const {
-    Deployment d = ranks.deployment();
-    require(d.ranks() == 1, "--ep ", d.ep, " x --tp ", d.tp, " = ", d.ranks(), " ranks: exchange ",
-            "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
-    require(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
-            "expert has one slot; leave the flag out");
-    require(combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16, "--combine ",
-            to_string(combine.value_or(CombinePrecision::kBf16)), ": a low-precision combine is ",
-            "not built, ", kOneRank, " and combines nothing; use bf16 or leave the flag out");
-    require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
-            finalize, "' is unknown; use plain");
-    require(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
-            kOneRank, "; use plain or leave the flag out");
-  }
-
-  /// A forced strategy that cannot serve is a verdict, not a mistake.
-  void check_strategy() const {
-    std::string name = pinned_strategy(environment(), ranks.comm);
-    if (name == "auto") return;
-    throw CannotServe(
-        cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
-            "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
-        "{}");
-  }
-};
-
 struct RunFlags {
   RunOptions options;
-  BuildFlags build;
-  UnbuiltFlags unbuilt;
-  std::string preset;
-  bool without_shared = false;
+  SourceFlags source;
   bool json = false;
 
   void add(Arguments& args) {
-    args.text("--preset", preset, cat("Published shape, random weights: ", join(preset_names())));
-    args.text("--checkpoint", options.checkpoint, "Checkpoint directory: every MoE layer", "DIR");
-    args.integer("--layer", kLayer, options.layer, "Only this layer of the checkpoint");
+    source.add(args);
     args.integer(
         "--tokens", kTokens, [this](std::int64_t v) { options.tokens = v; },
         "T, tokens of a call (default 32); 0 is legal");
     args.text(
         "--routing", [this](const std::string& v) { options.routing = to_skew(v); },
         "How tokens spread over experts: uniform (default), zipf or one", "SKEW");
-    build.add(args);
-    args.integer("--top-k", {1, kMaxTopK}, build.build.top_k, "k, instead of the model's own");
-    args.positive("--factor", build.build.routed_scaling_factor,
-                  "Routed scaling factor, instead of the model's own");
-    args.toggle("--without-shared", without_shared, "Leaves the shared expert out");
-    unbuilt.add(args);
     args.toggle("--json", json, "Print JSON");
   }
 
   void finish() {
-    require(preset.empty() || options.checkpoint.empty(), "--preset ", preset, " and --checkpoint ",
-            options.checkpoint, " are both given; keep one");
-    require(!options.layer || !options.checkpoint.empty(), "--layer ", options.layer.value_or(0),
-            " needs --checkpoint, which is missing; a preset has one layer");
-    if (!preset.empty()) options.preset = preset;
-    unbuilt.check();
-    build.build.with_shared = !without_shared;
-    build.build.parallel = unbuilt.ranks.parallel;
-    options.seed = build.build.seed;
+    source.finish();
+    source.fill(options);
   }
 };
-
-/// What `explain` says of the layers that are to run, for questions about their shape.
-Json explained(const RunOptions& options) {
-  ExplainOptions question;
-  question.checkpoint = options.checkpoint;
-  if (options.checkpoint.empty()) question.preset = options.preset;
-  question.layer = options.layer;
-  Json found = Json::parse(explain(question).json);
-  return found.contains("layers") ? found["layers"] : Json::array({found});
-}
-
-void check_slots(const RunOptions& options, std::optional<std::int64_t> slots) {
-  if (!slots) return;
-  for (const Json& report : explained(options)) {
-    std::int64_t experts = report["problem"]["routing"]["num_experts"];
-    require(*slots == experts, "--slots ", *slots, " differs from the layer's ", experts,
-            " experts: replicated experts are not built; use ", experts, " or leave the flag out");
-  }
-}
 
 RunResult run_layers(const RunFlags& flags) {
   ProgressBar bar("packing");
   RunOptions options = flags.options;
-  options.calibrate = flags.build.calibrate;
-  options.build = flags.build.options();
   options.build.progress = bar.callback();
   return run(options);
 }
@@ -200,8 +109,7 @@ Answer run_command(Arguments& args) {
   flags.add(args);
   if (!args.parse()) return {kOk, args.help()};
   flags.finish();
-  check_slots(flags.options, flags.unbuilt.ranks.slots);
-  flags.unbuilt.check_strategy();
+  flags.source.check_serving();
   RunResult result = run_layers(flags);
   return {result.ok ? kOk : kFailed, flags.json ? json_of(result) : text_of(result)};
 }

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_flags.h"
+
+#include <array>
+
+#include "cli/output.h"
+#include "switchyard/api/machine.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/core/preset.h"
+
+namespace switchyard::cli {
+namespace {
+
+constexpr std::string_view kOneRank = "this version runs every layer on one rank";
+const std::array<std::string, 3> kSkews = {"uniform", "zipf", "one"};
+
+/// What `explain` says of the layers that are to run, for questions about their shape.
+Json explained(const SourceFlags& source) {
+  ExplainOptions question;
+  question.checkpoint = source.checkpoint;
+  if (source.checkpoint.empty())
+    question.preset = source.preset.empty() ? RunOptions().preset : source.preset;
+  question.layer = source.layer;
+  Json found = Json::parse(explain(question).json);
+  return found.contains("layers") ? found["layers"] : Json::array({found});
+}
+
+}  // namespace
+
+RoutingSkew to_skew(const std::string& word) {
+  for (std::size_t i = 0; i < kSkews.size(); ++i)
+    if (kSkews[i] == word) return RoutingSkew(i);
+  throw UsageError(
+      cat("routing '", word, "' is unknown; use one of ", join({kSkews.begin(), kSkews.end()})));
+}
+
+std::string to_string(RoutingSkew skew) { return kSkews.at(std::size_t(skew)); }
+
+void UnbuiltFlags::add(Arguments& args) {
+  ranks.add(args);
+  args.text("--placement", placement, "Placement of the slots (not built yet)", "FILE");
+  args.text(
+      "--combine", [this](const std::string& v) { combine = to_combine_precision(v); },
+      "Precision of the combine: bf16 (fp8 and nvfp4 are not built yet)", "P");
+  args.text("--finalize", finalize, "plain (fused and reduce are not built yet)", "HOW");
+}
+
+void UnbuiltFlags::check() const {
+  Deployment d = ranks.deployment();
+  require(d.ranks() == 1, "--ep ", d.ep, " x --tp ", d.tp, " = ", d.ranks(), " ranks: exchange ",
+          "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
+  require(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
+          "expert has one slot; leave the flag out");
+  require(combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16, "--combine ",
+          to_string(combine.value_or(CombinePrecision::kBf16)), ": a low-precision combine is ",
+          "not built, ", kOneRank, " and combines nothing; use bf16 or leave the flag out");
+  require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
+          finalize, "' is unknown; use plain");
+  require(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
+          kOneRank, "; use plain or leave the flag out");
+}
+
+// A forced strategy that cannot serve is a verdict, not a mistake.
+void UnbuiltFlags::check_strategy() const {
+  std::string name = pinned_strategy(environment(), ranks.comm);
+  if (name == "auto") return;
+  throw CannotServe(
+      cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
+          "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
+      "{}");
+}
+
+void SourceFlags::add(Arguments& args) {
+  args.text("--preset", preset, cat("Published shape, random weights: ", join(preset_names())));
+  args.text("--checkpoint", checkpoint, "Checkpoint directory: every MoE layer", "DIR");
+  args.integer("--layer", kLayer, layer, "Only this layer of the checkpoint");
+  build.add(args);
+  args.integer("--top-k", {1, kMaxTopK}, build.build.top_k, "k, instead of the model's own");
+  args.positive("--factor", build.build.routed_scaling_factor,
+                "Routed scaling factor, instead of the model's own");
+  args.toggle("--without-shared", without_shared, "Leaves the shared expert out");
+  unbuilt.add(args);
+}
+
+void SourceFlags::finish() {
+  require(preset.empty() || checkpoint.empty(), "--preset ", preset, " and --checkpoint ",
+          checkpoint, " are both given; keep one");
+  require(!layer || !checkpoint.empty(), "--layer ", layer.value_or(0),
+          " needs --checkpoint, which is missing; a preset has one layer");
+  unbuilt.check();
+}
+
+void SourceFlags::fill(RunOptions& options) const {
+  if (!preset.empty()) options.preset = preset;
+  options.checkpoint = checkpoint;
+  options.layer = layer;
+  options.calibrate = build.calibrate;
+  options.build = build.options();
+  options.build.with_shared = !without_shared;
+  options.build.parallel = unbuilt.ranks.parallel;
+  options.seed = options.build.seed;
+}
+
+void SourceFlags::check_serving() const {
+  if (const std::optional<std::int64_t> slots = unbuilt.ranks.slots) {
+    for (const Json& report : explained(*this)) {
+      std::int64_t experts = report["problem"]["routing"]["num_experts"];
+      require(*slots == experts, "--slots ", *slots, " differs from the layer's ", experts,
+              " experts: replicated experts are not built; use ", experts,
+              " or leave the flag out");
+    }
+  }
+  unbuilt.check_strategy();
+}
+
+}  // namespace switchyard::cli

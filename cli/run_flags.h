@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/layer_flags.h"
+#include "switchyard/api/judge.h"
+#include "switchyard/core/deployment.h"
+
+namespace switchyard::cli {
+
+/// "uniform", "zipf" or "one". Errors: UsageError on any other word.
+RoutingSkew to_skew(const std::string& word);
+/// Inverse of to_skew().
+std::string to_string(RoutingSkew skew);
+
+/// Flags of features that this version does not have, so that asking for one is answered by name.
+struct UnbuiltFlags {
+  RankFlags ranks;
+  std::string placement, finalize = "plain";
+  std::optional<CombinePrecision> combine;
+
+  /// Declares the rank flags, --placement, --combine and --finalize.
+  void add(Arguments& args);
+  /// Errors: UsageError for what is not built.
+  void check() const;
+  /// Errors: CannotServe for a pinned exchange strategy.
+  void check_strategy() const;
+};
+
+/// Which layers are run and how they are built: what `run` and `bench layer` have in common.
+struct SourceFlags {
+  BuildFlags build;
+  UnbuiltFlags unbuilt;
+  std::string preset, checkpoint;
+  std::optional<std::int64_t> layer;
+  bool without_shared = false;
+
+  /// Declares --preset, --checkpoint, --layer, --top-k, --factor, --without-shared and the flags of
+  /// BuildFlags and UnbuiltFlags.
+  void add(Arguments& args);
+  /// Checks what contradicts itself or is not built, after parsing. Errors: UsageError.
+  void finish();
+  /// Writes the layers' source and build into `options`; its tokens and routing stay.
+  void fill(RunOptions& options) const;
+  /// Asks about the layers without building them.
+  /// Errors: UsageError for slots that differ from the experts, CannotServe for a pinned strategy.
+  void check_serving() const;
+};
+
+}  // namespace switchyard::cli
