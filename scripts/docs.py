@@ -11,7 +11,8 @@ FACTS is the program switchyard_facts; build/cpu has it by default. A page marks
     <!-- begin quote FILE -->   the whole file without its licence line
     <!-- end quote -->
 
-A link that leads to no file, and a page that no other leads to, are faults too.
+A link that leads to no file, a page that no other leads to, and a message in docs/troubleshooting.md that the sources do not
+have, are faults too.
 """
 import json
 import pathlib
@@ -78,6 +79,35 @@ def link_faults(root):
     return faults + [f"{page.relative_to(root)}: no link leads to it from README.md" for page in lost]
 
 
+def literals(source):
+    """A C++ source's string literals, those that the compiler joins joined, and those of one call too."""
+    text = re.sub(r"^\s*//.*$", "", source, flags=re.M)
+    text = re.sub(r'"\s*,?\s*\n\s*"', "", text)
+    return [piece.replace('\\"', '"') for piece in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)]
+
+
+def message_faults(page, sources):
+    """Headings that are no message of the sources; and entries whose block shows another one.
+
+    A heading is a message with "…" for what differs: its pieces stand in one file.
+    """
+    faults = []
+    entries = re.split(r"^### ", page, flags=re.M)[1:]
+    for entry in entries:
+        heading = re.match(r"`(.+)`\n", entry)
+        if not heading:
+            faults.append(f"heading '{entry.splitlines()[0]}' is no message")
+            continue
+        pieces = [piece for piece in heading.group(1).split("…") if piece.strip(" :;=',")]
+        if not any(all(any(piece in text for text in texts) for piece in pieces) for texts in sources):
+            faults.append(f"no source has the message `{heading.group(1)}`")
+        block = re.search(r"^```console\n(.*?)^```", entry, re.S | re.M)
+        shown = ".*".join(re.escape(piece) for piece in heading.group(1).split("…"))
+        if block and not re.search(shown, block.group(1)):
+            faults.append(f"the block below `{heading.group(1)}` does not show it")
+    return faults if entries else ["docs/troubleshooting.md has no entry"]
+
+
 def main():
     args = sys.argv[1:]
     apply = "--apply" in args
@@ -94,6 +124,8 @@ def main():
         else:
             faults.append(f"{page.relative_to(tree.ROOT)}: a generated part is not what the library says; run make docs")
     faults += link_faults(tree.ROOT)
+    sources = [literals((tree.ROOT / name).read_text()) for name in tree.cpp_sources() if name.startswith(("src/", "cli/"))]
+    faults += message_faults((tree.ROOT / "docs/troubleshooting.md").read_text(), sources)
     for fault in faults:
         print(fault)
     return 1 if faults else 0

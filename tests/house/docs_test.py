@@ -6,6 +6,7 @@ Usage: docs_test.py FACTS
 """
 import copy
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import doc_tables  # noqa: E402
 import docs  # noqa: E402
+import run_page  # noqa: E402
 
 FACTS = {}
 
@@ -104,6 +106,54 @@ class Tree(unittest.TestCase):
         self.write("docs/lost.md", "")
         self.assertEqual(docs.link_faults(self.root), ["docs/a.md: link to gone.md leads nowhere",
                                                        "docs/lost.md: no link leads to it from README.md"])
+
+    def test_messages(self):
+        source = '// "a remark"\nrequire(ok, "width ", w, " is odd; "\n  "pad it");\n'
+        sources = [docs.literals(source), ["other"]]
+
+        def faults(heading, block=""):
+            return docs.message_faults(f"### `{heading}`\n\nText.\n{block}", sources)
+        self.assertEqual(faults("width … is odd; pad it"), [])
+        self.assertEqual(faults("width … is odd;", "```console\n$ x\nwidth 3 is odd; pad it\n```\n"), [])
+        for heading, block in (("width … is even", ""), ("width … other", ""), ("a remark", ""),
+                               ("width … is odd", "```console\n$ x\nwidth 3 is fine\n```\n")):
+            self.assertEqual(len(faults(heading, block)), 1, heading)
+        self.assertEqual(len(docs.message_faults("### No message\n", sources)), 1)
+        self.assertEqual(len(docs.message_faults("nothing", sources)), 1)
+
+
+class Pages(unittest.TestCase):
+    """Of a page whose commands are run."""
+
+    def faults(self, *lines, info=""):
+        page = "text\n```console" + info + "\n" + "\n".join(lines) + "\n```\n"
+        with tempfile.TemporaryDirectory() as folder:
+            return run_page.faults(page, folder, run_page.environment("/nowhere"))
+
+    def test_what_is_true_passes(self):
+        self.assertEqual(self.faults("$ echo one; echo two", "one", "two", "$ cd /; x=3", "$ pwd; echo $x", "/", "3"), [])
+        self.assertEqual(self.faults("$ printf 'a  b\\nc\\n'", "a b", "..."), [])
+        self.assertEqual(self.faults("$ echo 'in 12.5 us, 30% of 7e-03'", "in 99.1 us, 4% of 5e-03"), [])
+        self.assertEqual(self.faults("$ echo read 17 of 18", "read ... of 18"), [])
+        self.assertEqual(self.faults("$ echo quiet"), [])
+        self.assertEqual(self.faults("$ ls /nowhere", "ls: ...", "$ echo $?", "2"), [])
+        self.assertEqual(self.faults("$ for i in 1 2; do", ">   echo $i", "> done", "1", "2"), [])
+
+    def test_what_is_not_true_is_found(self):
+        for lines in (("$ echo one", "two"), ("$ echo one; echo two", "one"), ("$ echo one", "one", "two"),
+                      ("$ echo 17", "18"), ("$ echo 1.5x", "1.5y"), ("$ false",), ("$ true", "something"),
+                      ("$ false", "$ echo $?", "2"), ("$ no_such_command",), ("$ exit 0", "$ echo on", "on"),
+                      ("$ echo 'a.b'", "a+b"), ("$ echo stdout >&2", "stderr")):
+            self.assertEqual(len(self.faults(*lines)), 1, lines)
+
+    def test_blocks_for_the_tree_are_apart(self):
+        page = "```console\n$ a\n```\n```console tree\n$ b\n```\n"
+        self.assertEqual(run_page.commands(page), [("a", [])])
+        self.assertEqual(run_page.commands(page, in_tree=True), [("b", [])])
+
+    def test_switches_do_not_leak_in(self):
+        os.environ["SWITCHYARD_CPU_ISA"] = "portable"
+        self.assertEqual(self.faults("$ echo [$SWITCHYARD_CPU_ISA]", "[]"), [])
 
 
 if __name__ == "__main__":

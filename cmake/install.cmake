@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# `cmake --install`: the command, the static library, its public headers and a package for
+# find_package(switchyard). Public are base/, core/ and those of api/ that include nothing below them.
+if(SWITCHYARD_CUDA)
+  install(CODE "message(FATAL_ERROR \"installing a build with the CUDA twins is not supported yet; install build/cpu\")")
+  return()
+endif()
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+file(GLOB headers RELATIVE ${SWITCHYARD_SRC} CONFIGURE_DEPENDS
+  ${SWITCHYARD_SRC}/switchyard/api/*.h ${SWITCHYARD_SRC}/switchyard/core/*.h ${SWITCHYARD_SRC}/switchyard/base/*.h)
+foreach(header ${headers})
+  file(STRINGS ${SWITCHYARD_SRC}/${header} inner REGEX "#include \"switchyard/" )
+  list(FILTER inner EXCLUDE REGEX "switchyard/(api|core|base)/")
+  get_filename_component(folder ${header} DIRECTORY)
+  if(NOT inner)
+    install(FILES ${SWITCHYARD_SRC}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+  endif()
+endforeach()
+
+install(TARGETS switchyard EXPORT switchyard_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET switchyard_cli)
+  install(TARGETS switchyard_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)
+install(EXPORT switchyard_targets NAMESPACE switchyard:: FILE switchyard-targets.cmake DESTINATION ${package})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/switchyard-config.cmake.in
+  ${PROJECT_BINARY_DIR}/switchyard-config.cmake INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/switchyard-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/switchyard-config.cmake ${PROJECT_BINARY_DIR}/switchyard-config-version.cmake
+  DESTINATION ${package})

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts how many tokens each expert received, over several forwards.
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+#include "switchyard/api/switchyard.h"
+#include "switchyard/base/host_buffer.h"
+
+using namespace switchyard;
+
+int main() {
+  MoeLayer layer = MoeLayer::from_preset("tiny", {});
+  const Problem& p = layer.problem();
+  const std::int64_t tokens = 64;
+  HostBuffer workspace(layer.workspace_bytes(tokens));
+  std::vector<std::uint16_t> x(std::size_t(tokens * p.hidden)), y(x.size());
+  std::vector<std::int64_t> counts(std::size_t(p.num_experts()));  // zero experts would follow
+  for (int step = 0; step < 3; ++step) {
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = float_to_bf16(float((i * 2654435761u >> 7) % 101) / 25 - 2 + float(step));
+    ForwardArgs call;
+    call.tokens = tokens;
+    call.hidden = x.data();
+    call.out = y.data();
+    call.hidden_stride = call.out_stride = p.hidden;
+    call.expert_counts = counts.data();  // added to, never cleared
+    call.workspace = workspace.bytes();
+    layer.forward(call);
+  }
+  for (std::size_t e = 0; e < counts.size(); ++e)
+    std::printf("expert %d: %d tokens\n", int(e), int(counts[e]));
+  std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  std::printf("%d in all, %d tokens x %d choices\n", int(total), int(3 * tokens), int(p.top_k()));
+  return total == 3 * tokens * p.top_k() ? 0 : 1;
+}
