@@ -301,10 +301,12 @@ TEST(BuildOptions, ThreadsDoNotMultiplyTheExpertsInFlight) {
 
 // ---- arrays ----
 
-// Every array that a layer may have, biases and choice bias included, or a hash table.
-checkpoint::LayerWeights every_array(bool hashed) {
+// Every array that a layer may have, biases and choice bias included, or a hash table; latent
+// projections when asked for.
+checkpoint::LayerWeights every_array(bool hashed, bool latent) {
   Problem p = test::small_problem(leaf_of("none"));
   p.expert_bias = true;
+  p.latent = latent ? 64 : 0;
   p.routing = make_routing(hashed ? RoutingMethodType::kHash : RoutingMethodType::kMiniMax2, 6, 3);
   p.routing.per_expert_scale = true;
   return test::make_weights(p, leaf_of("none"));
@@ -332,6 +334,11 @@ struct Arrays {
               .per_expert_scale = given(router.per_expert_scale),
               .hash_table = given(router.hash_table),
               .vocab = router.vocab};
+    if (!w.latent) return;
+    append(latent_down, w.latent->down.codes), append(latent_up, w.latent->up.codes);
+    latent_norm = w.latent->norm;
+    arrays.latent_down = latent_down.data(), arrays.latent_up = latent_up.data();
+    arrays.latent_norm = latent_norm.data(), arrays.latent_norm_eps = w.latent->norm_eps;
   }
   template <class To, class From>
   static void append(To& to, const From& from) {
@@ -346,7 +353,7 @@ struct Arrays {
     w.router = router;
     w.router.vocab = arrays.vocab;
     w.expert = [*this, layout = w.layout](std::int64_t e) {
-      const std::int64_t h = arrays.problem.hidden, i = arrays.problem.inter;
+      const std::int64_t h = arrays.problem.expert_hidden(), i = arrays.problem.inter;
       checkpoint::ExpertWeights x;
       x.gate = matrix(gate, layout, e, i, h);
       x.up = matrix(up, layout, e, i, h);
@@ -355,6 +362,12 @@ struct Arrays {
       x.down_bias = row(down_bias, e, h);
       return x;
     };
+    const std::int64_t h = arrays.problem.hidden, l = arrays.problem.latent;
+    if (l > 0)
+      w.latent = {.down = matrix(latent_down, w.layout, 0, l, h),
+                  .up = matrix(latent_up, w.layout, 0, h, l),
+                  .norm = latent_norm,
+                  .norm_eps = arrays.latent_norm_eps};
     return w;
   }
   static formats::Matrix matrix(const std::vector<std::byte>& all,
@@ -373,14 +386,14 @@ struct Arrays {
     return {all.begin() + e * size, all.begin() + (e + 1) * size};
   }
   checkpoint::RouterWeights router;
-  std::vector<std::byte> gate, up, down;
-  std::vector<float> gate_bias, up_bias, down_bias;
+  std::vector<std::byte> gate, up, down, latent_down, latent_up;
+  std::vector<float> latent_norm, gate_bias, up_bias, down_bias;
   LayerArrays arrays;
 };
 
 TEST(LayerArrays, EachFieldReachesTheLayer) {
-  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14] =
-      LayerArrays{};
+  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
+                         f18] = LayerArrays{};
   using Change = std::function<void(Arrays&)>;
   const BuildOptions options = with([&](BuildOptions& o) {
     o.dtype = Dtype::kF32;
@@ -409,11 +422,16 @@ TEST(LayerArrays, EachFieldReachesTheLayer) {
       {"per_expert_scale", [&](Arrays& a) { scaled(a.router.per_expert_scale); }},
       {"hash_table", [](Arrays& a) { std::ranges::reverse(a.router.hash_table); }},
       {"vocab", [](Arrays& a) { a.arrays.vocab = 5; }},
+      {"latent_down", [&](Arrays& a) { swapped(a.latent_down); }},
+      {"latent_up", [&](Arrays& a) { swapped(a.latent_up); }},
+      {"latent_norm", [&](Arrays& a) { scaled(a.latent_norm); }},
+      {"latent_norm_eps", [](Arrays& a) { a.arrays.latent_norm_eps = 0.5f; }},
   };
-  EXPECT_EQ(fields.size(), 14u) << "a field that joins the struct needs a case";
+  EXPECT_EQ(fields.size(), 18u) << "a field that joins the struct needs a case";
   for (const auto& [field, change] : fields) {
     SCOPED_TRACE(field);
-    const checkpoint::LayerWeights w = every_array(field == "hash_table" || field == "vocab");
+    const checkpoint::LayerWeights w =
+        every_array(field == "hash_table" || field == "vocab", field.starts_with("latent"));
     Arrays given(w);
     const MoeLayer plain = MoeLayer::from_arrays(given.arrays, options);
     const MoeLayer stored = LayerBuilder::build(w, options);
@@ -439,7 +457,7 @@ TEST(LayerArrays, EachFieldReachesTheLayer) {
 
 // fp32 arrays are rounded to bf16, with a notice; fp16 ones keep their values.
 TEST(LayerArrays, OtherDtypes) {
-  const checkpoint::LayerWeights w = every_array(false);
+  const checkpoint::LayerWeights w = every_array(false, false);
   Arrays bf16(w), f32(w), fp16(w);
   auto widen = [](std::vector<std::byte>& v, Dtype to) {
     std::vector<std::byte> out(v.size() / 2 * size_of(to));

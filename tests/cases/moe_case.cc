@@ -185,6 +185,7 @@ LayerWeights make_weights(const Problem& problem, const leaves::Leaf& leaf, std:
   if (!w.shared) return w;
   Problem unbiased = problem;
   unbiased.expert_bias = false;
+  unbiased.latent = 0;  // a shared expert reads the hidden states
   w.shared->weights =
       make_expert(unbiased, problem.shared_inter, leaf.weights, seed * 100'000 + 99'990);
   w.shared->format = std::string(leaf.id.quant);

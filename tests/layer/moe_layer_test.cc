@@ -271,6 +271,17 @@ TEST_P(MoeLayerOf, AForwardAllocatesNothing) {
   EXPECT_EQ(allocations - before, 1) << "the counter counts";
 }
 
+TEST_P(MoeLayerOf, ALatentForwardAllocatesNothing) {
+  Problem p = full_problem(leaf());
+  p.latent = 64;
+  const MoeLayer layer = build(p, leaf());
+  Call call(layer.impl(), 33);
+  const ForwardArgs args = call.args();
+  const std::int64_t before = allocations;
+  layer.forward(args);
+  EXPECT_EQ(allocations - before, 0);
+}
+
 TEST_P(MoeLayerOf, TheTraceSaysWhatThePlanSaid) {
   const MoeLayer layer = build(full_problem(leaf()), leaf());
   Call call(layer.impl(), 2);

@@ -149,7 +149,7 @@ Choice sparse_mixer(double jitter, std::vector<double> z) {
 
 Choice route(const LayerWeights& l, const std::vector<double>& x, std::int64_t token_id) {
   const RoutingSpec& r = l.problem.routing;
-  std::vector<double> z(std::size_t(r.num_experts), 0.0);
+  std::vector<double> z(std::size_t(r.num_experts + r.zero_experts), 0.0);
   for (std::size_t e = 0; e < z.size(); ++e) {
     if (!l.router.logit_bias.empty()) z[e] = l.router.logit_bias[e];
     for (std::size_t h = 0; h < x.size(); ++h)
@@ -174,6 +174,31 @@ void add_scaled(std::vector<double>& y, double factor, const std::vector<double>
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += factor * row[i];
 }
 
+/// Sum of what the chosen experts make of `x`, factor applied; a zero expert returns `x` itself.
+std::vector<double> routed_sum(const LayerWeights& l, const std::vector<DenseExpert>& experts,
+                               const Choice& choice, const std::vector<double>& x) {
+  std::vector<double> y(x.size(), 0.0);
+  for (std::size_t j = 0; j < choice.ids.size(); ++j) {
+    const bool zero = choice.ids[j] >= l.problem.num_experts();
+    const bool on_input = l.problem.routing.placement == WeightPlacement::kInput && !zero;
+    std::vector<double> in = x;
+    for (double& v : in) v *= on_input ? choice.weights[j] : 1;
+    add_scaled(
+        y, (on_input ? 1 : choice.weights[j]) * double(l.problem.routed_scaling_factor),
+        zero ? in : run_expert(experts[std::size_t(choice.ids[j])], l.problem.activation, in));
+  }
+  return y;
+}
+
+/// RMSNorm, where the layer has one.
+void normalise(const checkpoint::LatentProjection& l, std::vector<double>& y) {
+  if (l.norm.empty()) return;
+  double squares = 0;
+  for (double v : y) squares += v * v;
+  const double root = std::sqrt(squares / double(y.size()) + double(l.norm_eps));
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] *= double(l.norm[i]) / root;
+}
+
 }  // namespace
 
 std::vector<double> naive_moe(const LayerWeights& l, std::span<const float> x,
@@ -183,18 +208,18 @@ std::vector<double> naive_moe(const LayerWeights& l, std::span<const float> x,
   for (std::int64_t e = 0; e < l.problem.num_experts(); ++e) experts.emplace_back(l.expert(e));
   std::optional<DenseExpert> shared;
   if (l.shared) shared.emplace(l.shared->weights);
+  std::optional<Dense> down, up;
+  if (l.latent) down.emplace(l.latent->down), up.emplace(l.latent->up);
   std::vector<double> out;
   for (std::size_t t = 0; t * hidden < x.size(); ++t) {
     std::vector<double> row(x.begin() + std::ptrdiff_t(t * hidden),
                             x.begin() + std::ptrdiff_t((t + 1) * hidden));
     Choice choice = route(l, row, ids.empty() ? 0 : ids[t]);
-    std::vector<double> y(hidden, 0.0);
-    for (std::size_t j = 0; j < choice.ids.size(); ++j) {
-      bool on_input = l.problem.routing.placement == WeightPlacement::kInput;
-      std::vector<double> in = row;
-      for (double& v : in) v *= on_input ? choice.weights[j] : 1;
-      add_scaled(y, (on_input ? 1 : choice.weights[j]) * double(l.problem.routed_scaling_factor),
-                 run_expert(experts[std::size_t(choice.ids[j])], l.problem.activation, in));
+    const std::vector<double> in = down ? down->times(row, {}) : row;
+    std::vector<double> y = routed_sum(l, experts, choice, in);
+    if (up) {
+      normalise(*l.latent, y);
+      y = up->times(y, {});
     }
     if (shared) {
       double gate = 0;

@@ -9,8 +9,9 @@
 
 namespace switchyard::test {
 
-/// The whole MoE block in plain double loops over decoded weights: routing, experts, factor, shared
-/// expert. Shares no arithmetic with the library, so that a loader's mistake cannot cancel out.
+/// The whole MoE block in plain double loops over decoded weights: routing, experts, zero
+/// experts, factor, latent projections, shared expert. Shares no arithmetic with the library, so
+/// that a loader's mistake cannot cancel out.
 ///
 /// Shapes:  x, result [tokens, H]; token_ids [tokens] or empty.
 std::vector<double> naive_moe(const checkpoint::LayerWeights& layer, std::span<const float> x,

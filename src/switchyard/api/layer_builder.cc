@@ -93,6 +93,7 @@ const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& 
     Problem p = w.problem;
     p.format = std::string(found.leaf->id.quant);
     p.inter = w.shared->weights.up.rows;
+    p.latent = 0;  // it reads the hidden states
     p.activation = w.shared->activation;
     verdict = found.leaf->can_implement(p, d);
   }

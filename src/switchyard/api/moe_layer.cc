@@ -44,12 +44,13 @@ std::vector<float> copy_row(const float* data, std::int64_t e, std::int64_t coun
 checkpoint::ExpertWeights array_expert(const LayerArrays& a, std::int64_t e) {
   const Problem& p = a.problem;
   checkpoint::ExpertWeights w;
-  if (p.gated()) w.gate = borrow_matrix(a.gate, a.dtype, e, p.inter, p.hidden);
-  w.up = borrow_matrix(a.up, a.dtype, e, p.inter, p.hidden);
-  w.down = borrow_matrix(a.down, a.dtype, e, p.hidden, p.inter);
+  const std::int64_t h = p.expert_hidden();
+  if (p.gated()) w.gate = borrow_matrix(a.gate, a.dtype, e, p.inter, h);
+  w.up = borrow_matrix(a.up, a.dtype, e, p.inter, h);
+  w.down = borrow_matrix(a.down, a.dtype, e, h, p.inter);
   if (p.gated()) w.gate_bias = copy_row(a.gate_bias, e, p.inter);
   w.up_bias = copy_row(a.up_bias, e, p.inter);
-  w.down_bias = copy_row(a.down_bias, e, p.hidden);
+  w.down_bias = copy_row(a.down_bias, e, h);
   return w;
 }
 
@@ -68,6 +69,25 @@ void check_routing_arrays(const LayerArrays& a) {
           "; it counts the rows of hash_table");
 }
 
+void check_latent_arrays(const LayerArrays& a) {
+  const bool latent = a.problem.latent > 0;
+  const bool both = a.latent_down != nullptr && a.latent_up != nullptr;
+  const bool none = a.latent_down == nullptr && a.latent_up == nullptr && a.latent_norm == nullptr;
+  require(latent ? both : none, "layer arrays: the problem's latent width is ", a.problem.latent,
+          latent ? ", which needs latent_down and latent_up; pass both"
+                 : ", which takes no latent array; pass null");
+}
+
+/// A copy that owns its values: the oracle reads the projections after construction.
+Matrix copy_matrix(const void* base, Dtype dtype, std::int64_t rows, std::int64_t cols) {
+  Matrix m = borrow_matrix(base, dtype, 0, rows, cols);
+  if (dtype == Dtype::kF32) return m;
+  auto storage = std::make_shared<std::vector<std::byte>>(m.codes.begin(), m.codes.end());
+  m.codes = *storage;
+  m.storage = std::move(storage);
+  return m;
+}
+
 void check_arrays(const LayerArrays& a) {
   const Problem& p = a.problem;
   p.check();
@@ -82,6 +102,7 @@ void check_arrays(const LayerArrays& a) {
   require(a.router_weight != nullptr || p.routing.choice == ChoiceRule::kCaller,
           "layer arrays need router_weight unless the caller routes");
   check_routing_arrays(a);
+  check_latent_arrays(a);
 }
 
 /// The arrays while they are guaranteed to live, null afterwards.
@@ -104,6 +125,11 @@ checkpoint::LayerWeights weights_from(const LayerArrays& a, const Borrowed& borr
   if (a.hash_table != nullptr)
     w.router.hash_table.assign(a.hash_table, a.hash_table + a.vocab * p.top_k());
   w.router.vocab = a.vocab;
+  if (p.latent > 0)
+    w.latent = {.down = copy_matrix(a.latent_down, a.dtype, p.latent, p.hidden),
+                .up = copy_matrix(a.latent_up, a.dtype, p.hidden, p.latent),
+                .norm = copy_floats(a.latent_norm, p.latent),
+                .norm_eps = a.latent_norm_eps};
   w.expert = [borrowed](std::int64_t e) {
     ensure(*borrowed != nullptr, "a caller's arrays are read during construction only");
     return array_expert(**borrowed, e);

@@ -50,11 +50,11 @@ struct BuildOptions {
 
 /// A caller's unquantised layer, canonical order; the arrays are read during construction only.
 ///
-/// Shapes:  gate, up [E, I, H] and down [E, H, I] row-major in `dtype` (gate null for
-/// one-projection
-///          kinds); gate_bias, up_bias [E, I], down_bias [E, H] fp32 or null; router_weight [E+Z,
-///          H], router_bias, choice_bias [E+Z], per_expert_scale [E] fp32 or null; hash_table
-///          [vocab, k].
+/// Shapes:  H' is problem.latent, or H when that is 0. gate, up [E, I, H'] and down [E, H', I]
+///          row-major in `dtype` (gate null for one-projection kinds); gate_bias, up_bias [E, I],
+///          down_bias [E, H'] fp32 or null; router_weight [E+Z, H], router_bias, choice_bias [E+Z],
+///          per_expert_scale [E] fp32 or null; hash_table [vocab, k]; latent_down [H', H] and
+///          latent_up [H, H'] in `dtype`, latent_norm [H'] fp32 or null: for latent layers only.
 struct LayerArrays {
   Problem problem;  // format is "none"; BuildOptions::format converts
   Dtype dtype = Dtype::kBf16;
@@ -70,6 +70,10 @@ struct LayerArrays {
   const float* per_expert_scale = nullptr;
   const std::int32_t* hash_table = nullptr;
   std::int64_t vocab = 0;
+  const void* latent_down = nullptr;
+  const void* latent_up = nullptr;
+  const float* latent_norm = nullptr;
+  float latent_norm_eps = 0;
 };
 
 /// One Mixture-of-Experts layer: route, experts, shared expert, finalize.

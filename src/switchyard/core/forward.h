@@ -34,10 +34,17 @@ struct Unfinalised {
 
 /// Stage outputs that a forward writes when asked; the oracle reads them to judge code flips.
 ///
-/// Shapes:  inter [tokens * choices, inter] dequantised input of FC2, rows in (token, choice) order
-///          (fused shared experts count as choices); rows of skipped choices stay as they were.
+/// Shapes:  rows in (token, choice) order (fused shared experts count as choices), rows of skipped
+///          choices stay as they were: inter [tokens * choices, I], the dequantised input of FC2;
+///          gate, up [tokens * choices, I], what FC1 gave (gate untouched for one-projection
+///          kinds); shared_inter [tokens, shared I] likewise; latent [tokens, L], what latent
+///          experts read.
 struct StageCapture {
   double* inter = nullptr;
+  float* gate = nullptr;
+  float* up = nullptr;
+  double* shared_inter = nullptr;
+  float* latent = nullptr;
 };
 
 /// What really ran, written by the forward itself; a test compares it with the plan. The names live

@@ -27,6 +27,9 @@ Eligibility fitting_shape(const Problem& p) {
       unless(p.num_shared > 0, Reject::kShapeUnaligned, "the layer has no shared expert"),
       unless(p.shared_inter == width, Reject::kShapeUnaligned, "shared width is ", p.shared_inter,
              ", ", p.num_shared, " experts of width ", p.inter, " need ", width),
+      unless(p.latent == 0, Reject::kShapeUnaligned,
+             "the routed experts work in a latent width of ", p.latent,
+             ", the shared one reads the hidden states of width ", p.hidden),
       unless(!p.shared_gate, Reject::kActivationUnsupported,
              "the shared expert has a sigmoid gate, a fused one has weight 1"),
   });

@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "switchyard/base/check.h"
-#include "switchyard/layer/single_rank.h"
+#include "switchyard/layer/latent.h"
+#include "switchyard/layer/token_routing.h"
 
 namespace switchyard::layer {
 namespace {
@@ -30,10 +31,10 @@ void note_inter(const ops::FfnShape& s, const std::vector<std::int32_t>& ids,
   }
 }
 
-void note_input(const ops::FfnShape& s, const ForwardArgs& a, const std::vector<float>& weights,
-                Amax& amax) {
-  const float* x = static_cast<const float*>(a.hidden);
-  for (std::int64_t t = 0; t < a.tokens; ++t) {
+/// x [tokens, H'] is what the experts read.
+void note_input(const ops::FfnShape& s, std::int64_t tokens, const float* x,
+                const std::vector<float>& weights, Amax& amax) {
+  for (std::int64_t t = 0; t < tokens; ++t) {
     float row = 0;
     for (std::int64_t k = 0; k < s.hidden; ++k) row = std::max(row, std::abs(x[t * s.hidden + k]));
     float weight = s.weight_on_input ? 0 : 1;
@@ -59,7 +60,8 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
   ops::FfnShape shape = bank.shape;
   shape.quant = formats::ActivationQuant::kF32;
   std::vector<std::int32_t> ids(std::size_t(a.tokens * shape.top_k), -1);
-  std::vector<float> weights(ids.size(), 1.0f), out(std::size_t(a.tokens * p.hidden));
+  std::vector<float> weights(ids.size(), 1.0f), out(std::size_t(a.tokens * shape.hidden));
+  std::vector<float> latent(std::size_t(a.tokens * p.latent));
   std::vector<float> logits(std::size_t(a.tokens * (p.num_experts() + p.routing.zero_experts)));
   std::vector<double> inter(ids.size() * std::size_t(shape.inter));
   Routed routed{ids, weights, shape.top_k, 1};
@@ -69,6 +71,9 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
     route_tokens(layer, a, Dtype::kF32, logits, routed);
   }
   append_shared(layer, a, routed);
+  if (layer.latent() != nullptr)
+    project_down(layer, {a, Dtype::kF32, /*rounds=*/false}, latent.data(), workspace.bytes());
+  const float* x = layer.latent() != nullptr ? latent.data() : static_cast<const float*>(a.hidden);
   StageCapture capture{inter.data()};
   ops::FfnArgs f;
   f.shape = &shape;
@@ -77,8 +82,8 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
   f.activation = bank.activation.data();
   f.tokens = a.tokens;
   f.x_dtype = f.out_dtype = Dtype::kF32;
-  f.x = a.hidden;
-  f.x_stride = f.out_stride = p.hidden;
+  f.x = x;
+  f.x_stride = f.out_stride = shape.hidden;
   f.ids = ids.data();
   f.weights = weights.data();
   f.out = out.data();
@@ -87,8 +92,20 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
   f.isa = layer.options().isa;
   f.workspace = workspace.bytes();
   layer.options().leaf->ffn->forward(f);
-  note_input(shape, a, weights, amax);
+  note_input(shape, a.tokens, x, weights, amax);
   note_inter(shape, ids, inter, amax);
+}
+
+std::size_t calibration_bytes(const Layer& layer, const ops::FfnShape& shape, std::int64_t tokens) {
+  const int threads = layer.options().pool->size();
+  std::size_t bytes =
+      layer.options().leaf->ffn->workspace_bytes(shape, layer.routed().layout, tokens, threads);
+  if (const LatentBank* latent = layer.latent()) {
+    ops::ProjectionShape exact = latent->down_shape;
+    exact.rounds = false;
+    bytes = std::max(bytes, ops::projection_workspace_bytes(exact, tokens, threads));
+  }
+  return bytes;
 }
 
 float scale_for(formats::ActivationQuant q, float amax) {
@@ -105,8 +122,7 @@ StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const fl
   const ExpertBank& bank = layer.routed();
   ops::FfnShape shape = bank.shape;
   shape.quant = formats::ActivationQuant::kF32;
-  HostBuffer workspace(layer.options().leaf->ffn->workspace_bytes(
-      shape, bank.layout, std::min(tokens, kBlockTokens), layer.options().pool->size()));
+  HostBuffer workspace(calibration_bytes(layer, shape, std::min(tokens, kBlockTokens)));
   Amax amax{0, std::vector<float>(std::size_t(shape.experts), -1.0f)};
   for (std::int64_t t = 0; t < tokens; t += kBlockTokens) {
     ForwardArgs a;

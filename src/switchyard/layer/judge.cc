@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "switchyard/layer/oracle.h"
 
@@ -22,9 +23,9 @@ bool requantises(ActivationQuant q) {
 struct LeafRun {
   std::vector<std::byte> hidden, out;
   std::vector<float> exact;  // what the hidden dtype holds
-  std::vector<double> inter;
+  std::vector<double> inter, shared_inter;
   std::vector<std::int32_t> ids;
-  std::vector<float> weights;
+  std::vector<float> weights, latent;
 };
 
 LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
@@ -37,6 +38,9 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   run.out.assign(size * size_of(dtype), std::byte(0xff));  // poison: NaN in every dtype
   run.exact.resize(size);
   run.inter.resize(std::size_t(a.tokens * s.top_k * s.inter));
+  if (layer.shared() != nullptr)
+    run.shared_inter.resize(std::size_t(a.tokens * layer.shared()->shape.inter));
+  run.latent.resize(std::size_t(a.tokens * p.latent));
   run.ids.resize(std::size_t(a.tokens * p.top_k()));
   run.weights.resize(run.ids.size());
   for (std::size_t i = 0; i < size; ++i) {
@@ -44,7 +48,10 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
     run.exact[i] = load_element(dtype, run.hidden.data(), std::int64_t(i));
   }
   HostBuffer workspace(layer.workspace_bytes(a.tokens));
-  StageCapture capture{run.inter.data()};
+  StageCapture capture;
+  capture.inter = run.inter.data();
+  capture.shared_inter = run.shared_inter.empty() ? nullptr : run.shared_inter.data();
+  capture.latent = run.latent.empty() ? nullptr : run.latent.data();
   ForwardArgs f;
   f.tokens = a.tokens;
   f.hidden = run.hidden.data();
@@ -60,21 +67,54 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   return run;
 }
 
-/// Marks the rows whose codes differ anywhere; returns the number of differing codes.
-std::int64_t find_flips(const LeafRun& run, const OracleResult& oracle, std::int64_t inter,
-                        std::vector<std::uint8_t>& flipped) {
+/// The second quantiser's values of one bank, the leaf's and the oracle's.
+///
+/// Shapes:  leaf, oracle [rows, width].
+struct Codes {
+  const std::vector<double>& leaf;
+  const std::vector<double>& oracle;
+  std::int64_t width = 0;
+};
+
+/// Marks row `r` if any of its codes differ; returns the number of differing codes.
+std::int64_t find_flips(const Codes& c, std::size_t r, std::vector<std::uint8_t>& flipped) {
   std::int64_t count = 0;
-  for (std::size_t r = 0; r < oracle.ids.size(); ++r) {
-    if (oracle.ids[r] < 0) continue;
-    for (std::size_t i = r * std::size_t(inter); i < (r + 1) * std::size_t(inter); ++i) {
-      const double a = run.inter[i], b = oracle.inter[i];
-      const bool same = std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b));
-      if (same || (std::isnan(a) && std::isnan(b))) continue;
-      ++count;
-      flipped[r] = 1;
-    }
+  for (std::size_t i = r * std::size_t(c.width); i < (r + 1) * std::size_t(c.width); ++i) {
+    const double a = c.leaf[i], b = c.oracle[i];
+    const bool same = std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b));
+    if (same || (std::isnan(a) && std::isnan(b))) continue;
+    ++count;
+    flipped[r] = 1;
   }
   return count;
+}
+
+/// Both banks' flipped rows.
+struct Flips {
+  std::vector<std::uint8_t> routed, shared;
+};
+
+/// Counts the flips of both banks into `j`. Tokens whose experts differ lawfully are left out.
+Flips count_flips(const Layer& layer, const LeafRun& run, const OracleResult& oracle,
+                  Judgement& j) {
+  const ops::FfnShape& s = layer.routed().shape;
+  Flips f{std::vector<std::uint8_t>(oracle.ids.size()), {}};
+  if (requantises(s.quant)) {
+    j.codes += std::int64_t(oracle.ids.size()) * s.inter;
+    const std::set<std::int64_t> swapped(oracle.swapped.begin(), oracle.swapped.end());
+    for (std::size_t r = 0; r < oracle.ids.size(); ++r)
+      if (oracle.ids[r] >= 0 && oracle.ids[r] < s.experts &&
+          swapped.count(std::int64_t(r) / s.top_k) == 0)
+        j.codes_differing += find_flips({run.inter, oracle.inter, s.inter}, r, f.routed);
+  }
+  const ExpertBank* shared = layer.shared();
+  if (shared == nullptr || !requantises(shared->shape.quant)) return f;
+  f.shared.resize(oracle.shared_inter.size() / std::size_t(shared->shape.inter));
+  j.codes += std::int64_t(oracle.shared_inter.size());
+  for (std::size_t t = 0; t < f.shared.size(); ++t)
+    j.codes_differing +=
+        find_flips({run.shared_inter, oracle.shared_inter, shared->shape.inter}, t, f.shared);
+  return f;
 }
 
 /// Zeroes both sides of the tokens whose near tie went the other way: their experts differ
@@ -84,6 +124,18 @@ void drop_swapped(const std::vector<std::int64_t>& swapped, std::int64_t hidden,
   for (std::int64_t t : swapped) {
     std::fill_n(y.begin() + t * hidden, hidden, 0.0);
     std::fill_n(r.begin() + t * hidden, hidden, 0.0);
+  }
+}
+
+void find_worst_row(const std::vector<double>& y, const std::vector<double>& r, std::int64_t hidden,
+                    double slack, Judgement& j) {
+  for (std::size_t t = 0; t * std::size_t(hidden) < y.size(); ++t) {
+    const std::size_t at = t * std::size_t(hidden);
+    const double row = rel_l2(y.data() + at, r.data() + at, std::size_t(hidden), slack);
+    if (!(row > j.worst_row_rel_l2) && !std::isnan(row)) continue;
+    if (std::isnan(j.worst_row_rel_l2)) return;  // the first NaN stays
+    j.worst_row = std::int64_t(t);
+    j.worst_row_rel_l2 = row;
   }
 }
 
@@ -102,10 +154,26 @@ Budgets budgets_of(ActivationQuant q) {
   }
 }
 
-double rel_l2(const double* y, const double* r, std::size_t size) {
+double rel_l2(const double* y, const double* r, std::size_t size) { return rel_l2(y, r, size, 0); }
+
+double rounding_slack(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBf16:
+      return 0x1p-134;
+    case Dtype::kFp16:
+      return 0x1p-25;
+    default:
+      return 0x1p-150;
+  }
+}
+
+double rel_l2(const double* y, const double* r, std::size_t size, double slack) {
   double diff = 0, norm = 0;
   for (std::size_t i = 0; i < size; ++i) {
-    diff += (y[i] - r[i]) * (y[i] - r[i]);
+    double d = std::abs(y[i] - r[i]);
+    if (d <= slack) d = 0;  // a NaN stays one
+    if (d > slack) d -= slack;
+    diff += d * d;
     norm += r[i] * r[i];
   }
   if (diff == 0) return 0;
@@ -119,7 +187,6 @@ bool Judgement::ok(const Budgets& b) const {
 }
 
 Judgement judge(const Layer& layer, const JudgeArgs& a) {
-  const ops::FfnShape& s = layer.routed().shape;
   const std::int64_t hidden = layer.problem().hidden;
   const LeafRun run = run_leaf(layer, a);
   OracleArgs ask{.tokens = a.tokens,
@@ -128,19 +195,18 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
                  .logits = a.logits,
                  .leaf_ids = run.ids.data(),
                  .leaf_weights = run.weights.data()};
+  if (!run.latent.empty()) ask.leaf_latent = run.latent.data();
   OracleResult oracle = run_oracle(layer, ask);
   Judgement j;
-  if (requantises(s.quant)) {
-    std::vector<std::uint8_t> flipped(oracle.ids.size());
-    j.codes = std::int64_t(oracle.ids.size()) * s.inter;
-    for (std::int64_t t : oracle.swapped)
-      std::fill_n(oracle.ids.begin() + t * s.top_k, s.top_k, -1);
-    j.codes_differing = find_flips(run, oracle, s.inter, flipped);
-    if (j.codes_differing > 0) {
-      ask.leaf_inter = run.inter.data();
-      ask.use_leaf_inter = flipped.data();
-      oracle = run_oracle(layer, ask);
+  const Flips flips = count_flips(layer, run, oracle, j);
+  if (j.codes_differing > 0) {
+    ask.leaf_inter = run.inter.data();
+    ask.use_leaf_inter = flips.routed.data();
+    if (!flips.shared.empty()) {
+      ask.leaf_shared_inter = run.shared_inter.data();
+      ask.use_leaf_shared_inter = flips.shared.data();
     }
+    oracle = run_oracle(layer, ask);
   }
   j.ids = run.ids;
   j.ids_differing = oracle.ids_differing;
@@ -150,7 +216,9 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
     j.out[i] = load_element(layer.options().dtype, run.out.data(), std::int64_t(i));
   std::vector<double> y = j.out;
   drop_swapped(oracle.swapped, hidden, y, oracle.out);
-  j.rel_l2_oracle = rel_l2(y.data(), oracle.out.data(), y.size());
+  const double slack = rounding_slack(layer.options().dtype);
+  j.rel_l2_oracle = rel_l2(y.data(), oracle.out.data(), y.size(), slack);
+  find_worst_row(y, oracle.out, hidden, slack, j);
   return j;
 }
 

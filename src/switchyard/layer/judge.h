@@ -22,6 +22,11 @@ inline constexpr double kCodeFlips = 1e-4;
 
 /// ||y - r|| / ||r||; 0/0 counts as 0, a NaN anywhere gives NaN.
 double rel_l2(const double* y, const double* r, std::size_t size);
+/// The same where each difference up to `slack` counts as none and larger ones count without it.
+double rel_l2(const double* y, const double* r, std::size_t size, double slack);
+/// Half the distance of subnormal neighbours: what rounding to `dtype` may cost however small the
+/// value is, and no relative budget covers.
+double rounding_slack(Dtype dtype);
 
 /// Tokens to judge a layer on.
 ///
@@ -42,14 +47,17 @@ struct Judgement {
   std::vector<std::int32_t> ids;
   double rel_l2_oracle = 0;
   std::int64_t ids_differing = 0, ids_near_tie = 0;
-  std::int64_t codes = 0, codes_differing = 0;
+  std::int64_t codes = 0, codes_differing = 0;  // of both second quantisers, shared one included
+  std::int64_t worst_row = 0;                   // the token that is farthest from the oracle,
+  double worst_row_rel_l2 = 0;                  // and how far
 
   /// Within the budget, no id wrong, few enough code flips.
   bool ok(const Budgets& budgets) const;
 };
 
-/// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of the second
-/// quantiser are compared with the oracle fed the leaf's own codes, and counted.
+/// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of a second
+/// quantiser (the routed experts', the shared one's) are compared with the oracle fed the leaf's
+/// own codes, and counted. Differences up to rounding_slack() of the output's dtype count as none.
 Judgement judge(const Layer& layer, const JudgeArgs& args);
 
 }  // namespace switchyard::layer

@@ -52,8 +52,11 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
     : weights_(std::move(weights)), options_(options), leaf_id_(options.leaf->id.str()) {
   const Problem& p = weights_.problem;
   p.check();
-  require(p.latent == 0, "layer ", weights_.layer, " projects its tokens to a latent width of ",
-          p.latent, "; latent projections are not built yet");
+  require(p.latent > 0 || !weights_.latent, "layer ", weights_.layer,
+          " has latent projections and a latent width of 0; give both or neither");
+  require(p.latent == 0 || !options_.fuse_shared, "layer ", weights_.layer,
+          ": shared experts read the hidden states and cannot be fused with latent experts");
+  if (p.latent > 0) latent_ = build_latent(weights_, options_);
   checkpoint::ExpertSource source = weights_.expert;
   if (options_.fuse_shared) source = with_fused_shared(weights_);
   routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
@@ -72,8 +75,10 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
 }
 
 std::int64_t Layer::packed_bytes() const {
-  return std::int64_t(routed_.packed.bytes().size() +
-                      (shared_ ? shared_->packed.bytes().size() : 0));
+  std::size_t bytes = routed_.packed.bytes().size();
+  if (shared_) bytes += shared_->packed.bytes().size();
+  if (latent_) bytes += latent_->down.bytes().size() + latent_->up.bytes().size();
+  return std::int64_t(bytes);
 }
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {

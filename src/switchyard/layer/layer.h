@@ -16,6 +16,7 @@
 #include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/forward.h"
+#include "switchyard/layer/latent.h"
 #include "switchyard/leaves/leaf.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
@@ -71,6 +72,8 @@ class Layer {
   const ExpertBank& routed() const { return routed_; }
   /// The packed shared expert; null when there is none or it is fused.
   const ExpertBank* shared() const { return shared_ ? &*shared_ : nullptr; }
+  /// The packed latent projections; null when the experts work in the hidden width.
+  const LatentBank* latent() const { return latent_ ? &*latent_ : nullptr; }
   /// Identity of the leaf that runs the routed experts.
   const std::string& leaf_id() const { return leaf_id_; }
   /// Identity of the leaf that runs the shared expert; empty when there is none or it is fused.
@@ -96,6 +99,7 @@ class Layer {
   LayerOptions options_;
   ExpertBank routed_;
   std::optional<ExpertBank> shared_;
+  std::optional<LatentBank> latent_;
   bool needs_calibration_ = false;
   std::string leaf_id_, shared_leaf_id_;
 };

@@ -80,7 +80,8 @@ void adopt_input_weights(const Layer& layer, const OracleArgs& a, Choice& c) {
 double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
 /// The shared expert's rows, gate applied; empty when the layer has none of its own.
-std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
+std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a,
+                                std::vector<double>& inter) {
   const ExpertBank* bank = layer.shared();
   if (bank == nullptr) return {};
   const std::int64_t h = layer.problem().hidden;
@@ -89,6 +90,7 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
   std::vector<std::int32_t> ids(std::size_t(a.tokens), 0);
   std::vector<float> ones(std::size_t(a.tokens), 1.0f);
   std::vector<double> rows(std::size_t(a.tokens * h));
+  inter.resize(std::size_t(a.tokens * bank->shape.inter));
   ops::grouped_ffn_ref({.shape = &bank->shape,
                         .expert = &source,
                         .fc1_input_scale = bank->scales.fc1,
@@ -99,6 +101,9 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a) {
                         .ids = ids.data(),
                         .weights = ones.data(),
                         .rows = rows.data(),
+                        .inter_out = inter.data(),
+                        .inter_in = a.leaf_shared_inter,
+                        .use_inter = a.use_leaf_shared_inter,
                         .pool = layer.options().pool.get()});
   for (std::int64_t t = 0; t < a.tokens && !shared.gate.empty(); ++t) {
     double z = 0;
@@ -125,6 +130,50 @@ Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
   return out;
 }
 
+/// What latent experts read. The double row is rounded to fp32, as no quantiser reads more; where
+/// the leaf's own fp32 row agrees with it, that row is taken: it stands in front of a quantiser,
+/// whose codes the last place can flip.
+std::vector<float> latent_rows(const Layer& layer, const OracleArgs& a) {
+  constexpr double kSameRow = 1e-5;  // the budget of one GEMM
+  const LatentBank& bank = *layer.latent();
+  const std::int64_t width = bank.down_shape.out;
+  const std::vector<double> x(a.hidden, a.hidden + a.tokens * layer.problem().hidden);
+  std::vector<double> exact(std::size_t(a.tokens * width));
+  ops::projection_ref({.shape = &bank.down_shape,
+                       .weight = &layer.weights().latent->down,
+                       .tokens = a.tokens,
+                       .x = x.data(),
+                       .out = exact.data(),
+                       .pool = layer.options().pool.get()});
+  std::vector<float> out(exact.begin(), exact.end());
+  for (std::int64_t t = 0; t < a.tokens && a.leaf_latent != nullptr; ++t) {
+    const float* leaf = a.leaf_latent + t * width;
+    double diff = 0, norm = 0;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double r = exact[std::size_t(t * width + i)];
+      diff += (leaf[i] - r) * (leaf[i] - r);
+      norm += r * r;
+    }
+    if (diff <= kSameRow * kSameRow * norm) std::copy_n(leaf, width, out.begin() + t * width);
+  }
+  return out;
+}
+
+/// From the sum in latent space to the output.
+void leave_latent(const Layer& layer, const OracleArgs& a, const std::vector<double>& sum,
+                  const std::vector<double>& shared, std::vector<double>& out) {
+  const checkpoint::LatentProjection& latent = *layer.weights().latent;
+  ops::projection_ref({.shape = &layer.latent()->up_shape,
+                       .weight = &latent.up,
+                       .tokens = a.tokens,
+                       .x = sum.data(),
+                       .norm = latent.norm.empty() ? nullptr : latent.norm.data(),
+                       .norm_eps = latent.norm_eps,
+                       .out = out.data(),
+                       .pool = layer.options().pool.get()});
+  for (std::size_t i = 0; i < shared.size(); ++i) out[i] += shared[i];
+}
+
 }  // namespace
 
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
@@ -134,7 +183,10 @@ OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   adopt_input_weights(layer, a, own);
   compare_ids(a, own, layer.problem().top_k(), result);
   const Choice c = extend(layer, own, a.tokens);
-  const std::vector<double> shared = shared_rows(layer, a);
+  const std::vector<double> shared = shared_rows(layer, a, result.shared_inter);
+  const bool in_latent = layer.latent() != nullptr;
+  const std::vector<float> latent = in_latent ? latent_rows(layer, a) : std::vector<float>();
+  std::vector<double> sum(latent.size());
   const checkpoint::ExpertSource source =
       layer.options().fuse_shared ? with_fused_shared(layer.weights()) : layer.weights().expert;
   result.ids = c.ids;
@@ -146,16 +198,17 @@ OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
                         .fc2_input_scale = bank.scales.fc2.data(),
                         .activation = bank.activation.data(),
                         .tokens = a.tokens,
-                        .x = a.hidden,
+                        .x = in_latent ? latent.data() : a.hidden,
                         .ids = c.ids.data(),
                         .weights = c.weights.data(),
                         .factor = double(layer.problem().routed_scaling_factor),
-                        .addend = shared.empty() ? nullptr : shared.data(),
-                        .out = result.out.data(),
+                        .addend = shared.empty() || in_latent ? nullptr : shared.data(),
+                        .out = in_latent ? sum.data() : result.out.data(),
                         .inter_out = result.inter.data(),
                         .inter_in = a.leaf_inter,
                         .use_inter = a.use_leaf_inter,
                         .pool = layer.options().pool.get()});
+  if (in_latent) leave_latent(layer, a, sum, shared, result.out);
   return result;
 }
 

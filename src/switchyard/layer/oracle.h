@@ -17,7 +17,9 @@ inline constexpr double kNearTie = 1e-5;
 /// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens, E+Z]
 /// or
 ///          empty, then the oracle's own router runs; leaf_ids [tokens, k];
-///          leaf_inter [tokens * choices, I], or null; use_leaf_inter [tokens * choices] or null.
+///          leaf_inter [tokens * choices, I], or null; use_leaf_inter [tokens * choices] or null;
+///          leaf_shared_inter [tokens, shared I] or null; use_leaf_shared_inter [tokens] or null;
+///          leaf_latent [tokens, L], or null.
 struct OracleArgs {
   std::int64_t tokens = 0;
   const float* hidden = nullptr;
@@ -28,13 +30,17 @@ struct OracleArgs {
       nullptr;  // [tokens, k] or null; read where weights multiply the input
   const double* leaf_inter = nullptr;
   const std::uint8_t* use_leaf_inter = nullptr;
+  const double* leaf_shared_inter = nullptr;
+  const std::uint8_t* use_leaf_shared_inter = nullptr;
+  const float* leaf_latent = nullptr;
 };
 
 /// The oracle's answer.
 ///
-/// Shapes:  out [tokens, H]; inter [tokens * choices, I]; ids [tokens * choices].
+/// Shapes:  out [tokens, H]; inter [tokens * choices, I]; ids [tokens * choices]; shared_inter
+///          [tokens, shared I], empty without a shared expert of its own.
 struct OracleResult {
-  std::vector<double> out, inter;
+  std::vector<double> out, inter, shared_inter;
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> swapped;  // tokens whose near tie the leaf decided the other way
   std::int64_t ids_near_tie = 0;      // tokens whose choice was too close to compare

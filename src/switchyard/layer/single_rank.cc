@@ -6,20 +6,18 @@
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/float_math.h"
-#include "switchyard/ops/route/route.h"
-#include "switchyard/ops/route/router_gemm.h"
+#include "switchyard/layer/latent.h"
 
 namespace switchyard::layer {
 namespace {
 
-constexpr std::int64_t kRouteRows = 16;  // rows per routing task
-
-/// The parts of a forward's workspace; the last one belongs to whichever expert bank is running.
+/// The parts of a forward's workspace; the last one belongs to whichever stage is running.
 struct Parts {
   std::span<float> logits;
   std::span<std::int32_t> ids, shared_ids;
   std::span<float> weights, shared_weights, shared_out;
-  std::span<std::byte> ffn;
+  std::span<float> latent, latent_sum;  // what latent experts read, and what finalize leaves
+  std::span<std::byte> stage;
 };
 
 std::size_t ffn_bytes(const Layer& layer, const leaves::Leaf& leaf, const ExpertBank& bank,
@@ -34,14 +32,19 @@ Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {
   parts.logits = arena.take<float>(t * std::size_t(p.num_experts() + p.routing.zero_experts));
   parts.ids = arena.take<std::int32_t>(t * width);
   parts.weights = arena.take<float>(t * width);
-  std::size_t ffn = ffn_bytes(layer, *layer.options().leaf, layer.routed(), tokens);
+  std::size_t stage = ffn_bytes(layer, *layer.options().leaf, layer.routed(), tokens);
   if (const ExpertBank* shared = layer.shared()) {
     parts.shared_ids = arena.take<std::int32_t>(t);
     parts.shared_weights = arena.take<float>(t);
     parts.shared_out = arena.take<float>(t * std::size_t(p.hidden));
-    ffn = std::max(ffn, ffn_bytes(layer, *layer.options().shared_leaf, *shared, tokens));
+    stage = std::max(stage, ffn_bytes(layer, *layer.options().shared_leaf, *shared, tokens));
   }
-  parts.ffn = arena.take<std::byte>(ffn);
+  if (const LatentBank* latent = layer.latent()) {
+    parts.latent = arena.take<float>(t * std::size_t(p.latent));
+    parts.latent_sum = arena.take<float>(t * std::size_t(p.latent));
+    stage = std::max(stage, latent_workspace_bytes(*latent, tokens, layer.options().pool->size()));
+  }
+  parts.stage = arena.take<std::byte>(stage);
   return parts;
 }
 
@@ -78,7 +81,7 @@ ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardA
   f.x_stride = a.hidden_stride;
   f.pool = layer.options().pool.get();
   f.isa = layer.options().isa;
-  f.workspace = parts.ffn;
+  f.workspace = parts.stage;
   return f;
 }
 
@@ -90,31 +93,10 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   f.out_dtype = Dtype::kF32;
   f.out = parts.shared_out.data();
   f.out_stride = layer.problem().hidden;
+  StageCapture capture;
+  if (a.capture != nullptr) capture.inter = a.capture->shared_inter;
+  if (capture.inter != nullptr) f.capture = &capture;
   layer.options().shared_leaf->ffn->forward(f);
-}
-
-void check_routing_args(const Layer& layer, const ForwardArgs& a) {
-  const CallerRouting& r = a.routing;
-  const bool ids = r.ids != nullptr;
-  const bool plain = r.weights != nullptr, factored = r.factored_weights != nullptr;
-  require(
-      a.logits.data == nullptr || !ids,
-      "forward: logits and expert ids are both given; the ids would make the logits meaningless");
-  require(!ids || plain != factored,
-          "forward: caller-given ids need weights of exactly one kind, with or without "
-          "routed_scaling_factor");
-  const Problem& p = layer.problem();
-  require(
-      !factored || p.routing.placement == WeightPlacement::kOutput || p.routed_scaling_factor == 1,
-      "forward: weights with routed_scaling_factor ", p.routed_scaling_factor,
-      " in them would "
-      "stand in front of the activation of this layer, whose weights multiply the input; give "
-      "them without the factor");
-  require(ids || (!plain && !factored),
-          "forward: weights are given without the expert ids that they belong to; give both, or "
-          "neither");
-  require(layer.problem().routing.choice != ChoiceRule::kCaller || ids,
-          "forward: this layer's routing is the caller's, so ids and weights must be given");
 }
 
 /// Rows are numbered by 32 bits; beyond that sizes would overflow unseen.
@@ -141,30 +123,6 @@ void check_args(const Layer& layer, const ForwardArgs& a) {
   check_routing_args(layer, a);
 }
 
-void take_caller_routing(const Layer& layer, const ForwardArgs& a, Routed& r) {
-  const std::int64_t k = layer.problem().top_k();
-  const bool factored = a.routing.factored_weights != nullptr;
-  const float* weights = factored ? a.routing.factored_weights : a.routing.weights;
-  if (factored) r.factor = 1;
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t j = 0; j < k; ++j) {
-      r.ids[std::size_t(t * r.width + j)] = a.routing.ids[t * k + j];
-      r.weights[std::size_t(t * r.width + j)] = weights[t * k + j];
-    }
-}
-
-/// Hands out what the caller asked to see of the routing.
-void report_routing(const Layer& layer, const ForwardArgs& a, const Routed& r) {
-  const std::int64_t k = layer.problem().top_k();
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t j = 0; j < k; ++j) {
-      const std::size_t at = std::size_t(t * r.width + j);
-      if (a.ids_out != nullptr) a.ids_out[t * k + j] = r.ids[at];
-      if (a.weights_out != nullptr) a.weights_out[t * k + j] = r.weights[at];
-      if (a.expert_counts != nullptr && r.ids[at] >= 0) ++a.expert_counts[r.ids[at]];
-    }
-}
-
 void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r,
                        const Parts& parts) {
   Unfinalised& u = *a.unfinalised;
@@ -187,17 +145,16 @@ void check_unfinalised(const Layer& layer, const Unfinalised& u) {
           "forward: an unfinalised output needs rows, weights and index");
   require(layer.shared() == nullptr || u.shared != nullptr,
           "forward: this layer has a shared expert, so an unfinalised output needs its buffer");
+  require(layer.latent() == nullptr,
+          "forward: a latent layer cannot be left unfinalised, its up-projection stands behind the "
+          "sum; ask for the output");
   require(
       layer.routed().shape.unscaled_choices == 0,
       "forward: fused shared experts cannot be left unfinalised; build the layer without fusion");
 }
 
-void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts& parts) {
-  ops::FfnArgs f = ffn_args(layer, layer.routed(), a, parts);
-  f.ids = r.ids.data();
-  f.weights = r.weights.data();
-  f.factor = r.factor;
-  f.capture = a.capture;
+/// Finalize of a plain layer: sum, factor, shared expert, rounding; or rows alone.
+void finish_here(const Layer& layer, const ForwardArgs& a, const Parts& parts, ops::FfnArgs& f) {
   if (a.unfinalised != nullptr) {
     f.rows = a.unfinalised->rows;
     f.rows_dtype = layer.options().dtype;
@@ -207,7 +164,37 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
     f.out_dtype = layer.options().dtype;
     f.out_stride = a.out_stride;
   }
+}
+
+/// The experts of a latent layer read and write fp32 rows of the latent width.
+void work_in_latent(const Layer& layer, const Parts& parts, ops::FfnArgs& f) {
+  f.x = parts.latent.data();
+  f.x_dtype = f.out_dtype = Dtype::kF32;
+  f.x_stride = f.out_stride = layer.problem().latent;
+  f.out = parts.latent_sum.data();
+}
+
+void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts& parts) {
+  const bool latent = layer.latent() != nullptr;
+  if (latent)
+    project_down(layer, {a, layer.options().dtype, /*rounds=*/true}, parts.latent.data(),
+                 parts.stage);
+  if (latent && a.capture != nullptr && a.capture->latent != nullptr)
+    std::copy(parts.latent.begin(), parts.latent.end(), a.capture->latent);
+  ops::FfnArgs f = ffn_args(layer, layer.routed(), a, parts);
+  f.ids = r.ids.data();
+  f.weights = r.weights.data();
+  f.factor = r.factor;
+  f.capture = a.capture;
+  if (latent) {
+    work_in_latent(layer, parts, f);
+  } else {
+    finish_here(layer, a, parts, f);
+  }
   layer.options().leaf->ffn->forward(f);
+  if (latent)
+    project_up(layer, a, parts.latent_sum.data(),
+               layer.shared() != nullptr ? parts.shared_out.data() : nullptr, parts.stage);
 }
 
 void write_trace(const Layer& layer, const ForwardArgs& a) {
@@ -219,65 +206,7 @@ void write_trace(const Layer& layer, const ForwardArgs& a) {
   a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
 }
 
-/// The router's GEMM, cut into tiles of rows and experts so that one token uses every thread.
-void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2d<float> logits) {
-  const checkpoint::RouterWeights& w = layer.weights().router;
-  const ops::RouterGemmArgs gemm{.dtype = dtype,
-                                 .x = a.hidden,
-                                 .x_stride = a.hidden_stride,
-                                 .hidden = layer.problem().hidden,
-                                 .weight = w.weight.data(),
-                                 .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
-                                 .logits = logits};
-  gemm.check();
-  constexpr std::int64_t kTileExperts = 16;
-  const std::int64_t columns = (logits.cols + kTileExperts - 1) / kTileExperts;
-  const std::int64_t rows = (a.tokens + kRouteRows - 1) / kRouteRows;
-  layer.options().pool->for_each(rows * columns, [&](std::int64_t i, int) {
-    const std::int64_t row = i / columns * kRouteRows, expert = i % columns * kTileExperts;
-    ops::router_gemm_cpu(gemm, {.row_begin = row,
-                                .row_end = std::min(row + kRouteRows, a.tokens),
-                                .expert_begin = expert,
-                                .expert_end = std::min(expert + kTileExperts, logits.cols)});
-  });
-}
-
 }  // namespace
-
-void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
-                  std::span<float> logits_buffer, Routed& r) {
-  const Problem& p = layer.problem();
-  const checkpoint::RouterWeights& w = layer.weights().router;
-  const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
-  const bool given = a.logits.data != nullptr;
-  ops::RouteArgs route{
-      .logits =
-          given ? a.logits : Span2d<const float>{logits_buffer.data(), a.tokens, experts, experts},
-      .spec = &p.routing,
-      .choice_bias = w.choice_bias.empty() ? nullptr : w.choice_bias.data(),
-      .per_expert_scale = w.per_expert_scale.empty() ? nullptr : w.per_expert_scale.data(),
-      .hash_table = w.hash_table.empty() ? nullptr : w.hash_table.data(),
-      .vocab = w.vocab,
-      .token_ids = a.token_ids,
-      .ids = {r.ids.data(), a.tokens, p.top_k(), r.width},
-      .weights = {r.weights.data(), a.tokens, p.top_k(), r.width}};
-  if (!given)
-    compute_logits(layer, a, hidden_dtype, {logits_buffer.data(), a.tokens, experts, experts});
-  route.check();
-  layer.options().pool->for_each(
-      (a.tokens + kRouteRows - 1) / kRouteRows, [&](std::int64_t i, int) {
-        ops::route_cpu(route, i * kRouteRows, std::min((i + 1) * kRouteRows, a.tokens));
-      });
-}
-
-void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {
-  const std::int64_t k = layer.problem().top_k();
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t j = k; j < r.width; ++j) {
-      r.ids[std::size_t(t * r.width + j)] = std::int32_t(layer.problem().num_experts() + j - k);
-      r.weights[std::size_t(t * r.width + j)] = 1;
-    }
-}
 
 std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
   check_tokens(layer, max_tokens);

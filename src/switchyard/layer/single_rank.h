@@ -2,30 +2,9 @@
 #pragma once
 
 #include "switchyard/layer/layer.h"
+#include "switchyard/layer/token_routing.h"
 
 namespace switchyard::layer {
-
-/// Where routing leaves its choice.
-///
-/// Shapes:  ids, weights [tokens, width], of which the first k columns are routing's; the fused
-/// shared
-///          experts fill the rest.
-struct Routed {
-  std::span<std::int32_t> ids;
-  std::span<float> weights;
-  std::int64_t width = 0;
-  float factor = 1;  // what finalize still multiplies
-};
-
-/// The router alone: logits from `hidden` (any dtype, unrounded) unless given, then the choice.
-///
-/// Shapes:  as ForwardArgs; `logits_buffer` [tokens, E+Z] is used when args.logits is empty.
-/// Errors:  UsageError when routing needs token ids and has none, or for ids out of range.
-void route_tokens(const Layer& layer, const ForwardArgs& args, Dtype hidden_dtype,
-                  std::span<float> logits_buffer, Routed& routed);
-
-/// The fused shared experts: ids E .. E + n - 1 with weight 1 behind every token's choices.
-void append_shared(const Layer& layer, const ForwardArgs& args, Routed& routed);
 
 /// The scheduler of one rank: route, shared expert, routed experts, finalize. A communicating
 /// scheduler takes its place between route_tokens() and the experts.

@@ -26,6 +26,7 @@ enum Stream : std::uint64_t {
 };
 
 constexpr std::int64_t kSharedExpert = 1 << 20;  // its stream number, beyond every expert id
+constexpr std::int64_t kLatentStreams = kSharedExpert + 1;
 constexpr std::int64_t kVocab = 1024;
 
 Random stream(std::uint64_t seed, std::int64_t expert, Stream s) {
@@ -89,6 +90,15 @@ checkpoint::RouterWeights make_router(const Problem& p, std::uint64_t seed) {
   return r;
 }
 
+checkpoint::LatentProjection make_latent(const Problem& p, std::uint64_t seed) {
+  checkpoint::LatentProjection out;
+  out.down = random_matrix(stream(seed, kLatentStreams, kDown), p.latent, p.hidden);
+  out.up = random_matrix(stream(seed, kLatentStreams, kUp), p.hidden, p.latent);
+  out.norm = random_vector(stream(seed, kLatentStreams, kGate), p.latent, 0.1f, 1.0f);
+  out.norm_eps = 1e-5f;
+  return out;
+}
+
 }  // namespace
 
 checkpoint::LayerWeights make_synthetic(const Problem& problem, std::uint64_t seed) {
@@ -102,9 +112,12 @@ checkpoint::LayerWeights make_synthetic(const Problem& problem, std::uint64_t se
   w.expert = [problem, seed](std::int64_t e) {
     return make_expert(problem, problem.inter, seed, e);
   };
+  if (problem.latent > 0) w.latent = make_latent(problem, seed);
   if (problem.shared_inter == 0) return w;
   checkpoint::SharedExpert shared;
-  shared.weights = make_expert(problem, problem.shared_inter, seed, kSharedExpert);
+  Problem full = problem;
+  full.latent = 0;  // the shared expert reads the hidden states themselves
+  shared.weights = make_expert(full, problem.shared_inter, seed, kSharedExpert);
   shared.format = "none";
   shared.activation = problem.activation;
   if (problem.shared_gate)

@@ -12,11 +12,20 @@ Eligibility require_shapes(const FormatSpec& spec, const Problem& p, const Deplo
                        require_tp_shards(p, d), require_slots(p, d), require_no_lora(d)});
 }
 
+/// A zero expert returns the token, which does not fit a sum in latent space.
+Eligibility require_one_space(const Problem& p) {
+  if (p.latent == 0 || p.routing.zero_experts == 0) return Eligibility::yes();
+  return Eligibility::no(
+      Reject::kRoutingUnsupported,
+      cat("the layer has ", p.routing.zero_experts, " zero experts and a latent width of ",
+          p.latent, ", this leaf serves one or the other: a zero expert returns the full token"));
+}
+
 Eligibility require_no_latent(const Problem& p) {
   if (p.latent == 0) return Eligibility::yes();
   return Eligibility::no(Reject::kPathNotEnabled,
                          cat("the routed experts work in a latent width of ", p.latent,
-                             ", this version builds layers without latent projections only"));
+                             ", latent projections are built for the cpu only; use the cpu leaf"));
 }
 
 Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
@@ -31,14 +40,14 @@ Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
 
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
   return first_reject({require_quant(p, spec.format), require_device(d, Device::kCpu),
-                       require_shapes(spec, p, d), require_no_latent(p)});
+                       require_shapes(spec, p, d), require_one_space(p)});
 }
 
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
   return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
                        require_dep(d, "cuda"), require_sm(d, 90),
                        require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
-                       require_shapes(spec, p, d), require_kernels(spec, d)});
+                       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, d)});
 }
 
 }  // namespace switchyard::leaves

@@ -17,12 +17,12 @@ struct FormatSpec {
   const ops::ExpertFfn* cuda_ffn = nullptr;  // null: kernels not built, path_not_enabled
 };
 
-/// The CPU chain, first rejection wins: format, device, shapes, slots, adapters, no latent width
-/// (its projections are not built). Every dtype, routing, activation, bias and activation mode is
-/// served.
+/// The CPU chain, first rejection wins: format, device, shapes, slots, adapters, no zero experts
+/// beside a latent width. Every dtype, routing, activation, bias and
+/// activation mode is served.
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d);
 /// The CUDA chain, first rejection wins: format, device, dependency, architecture, dtype, f32 mode,
-/// shapes, slots, adapters, kernels built.
+/// shapes, slots, adapters, no latent width, kernels built.
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d);
 
 /// The two leaves that `spec` describes; all of it is compile-time data.

@@ -131,6 +131,7 @@ class Forward {
       g.y = gate;
       gemm_(g);
     }
+    if (a_.capture != nullptr) capture_fc1(row, begin, {up, rows, cols, cols}, gate);
     const std::int64_t stride = l_.fc1.panels() * kPanelRows;
     float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
     const ActivationParams& params = a_.activation[e];
@@ -151,7 +152,20 @@ class Forward {
     if (a_.capture != nullptr) capture_row(i);
   }
 
+  /// A tile of FC1's sums, from sorted row `row` and panel `begin` on; gate has up's extents.
+  void capture_fc1(std::int64_t row, std::int64_t begin, Span2d<const float> up,
+                   const float* gate) const {
+    const std::int64_t c0 = begin * kPanelRows, valid = std::min(up.cols, s_.inter - c0);
+    for (std::int64_t i = 0; i < up.rows; ++i) {
+      const std::int64_t to = std::int64_t(b_.sorted_row[std::size_t(row + i)]) * s_.inter + c0;
+      if (a_.capture->up != nullptr) std::copy_n(up.row(i), valid, a_.capture->up + to);
+      if (a_.capture->gate != nullptr && s_.gated)
+        std::copy_n(gate + i * up.stride, valid, a_.capture->gate + to);
+    }
+  }
+
   void capture_row(std::int64_t i) const {
+    if (a_.capture->inter == nullptr) return;
     double* out = a_.capture->inter + std::int64_t(b_.sorted_row[std::size_t(i)]) * s_.inter;
     const QuantizedRows& q = b_.inter_quant;
     for (std::int64_t k = 0; k < s_.inter; ++k) {
@@ -246,8 +260,6 @@ void FfnArgs::check() const {
   require(tokens >= 0, "tokens = ", tokens, " is negative");
   require(tokens * shape->top_k <= INT32_MAX, "tokens x top_k = ", tokens * shape->top_k,
           " exceeds ", INT32_MAX, "; split the call");
-  require(capture == nullptr || capture->inter != nullptr,
-          "a stage capture needs its buffer inter");
   require(pool != nullptr, "a CPU forward needs a thread pool");
   require(x_stride >= shape->hidden, "x stride ", x_stride, " is below hidden = ", shape->hidden);
   require(out == nullptr || out_stride >= shape->hidden, "output stride ", out_stride,
