@@ -4,7 +4,7 @@
 # Exit status: 0 all present, 2 something is missing and this user cannot install it.
 set -eu
 
-packages="g++ cmake ninja-build ccache git python3 clang-format clang-tidy
+packages="g++ cmake ninja-build ccache git python3 clang libclang-rt-dev clang-format clang-tidy
   nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev libgmock-dev"
 
 if ! command -v dpkg-query >/dev/null 2>&1; then

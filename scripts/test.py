@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import fuzz
 import results
 import tree
 
@@ -145,6 +146,7 @@ def stages_of_soak(run):
     for preset in ("asan", "tsan"):
         run.stage(f"{preset}, everything", lambda p=preset: sanitizer(run, p, True))
     run.stage("cuda", lambda: cuda(run))
+    run.stage("fuzz, an hour each", lambda: fuzz.main(3600))
 
 
 def main():

@@ -223,6 +223,39 @@ TEST(Safetensors, OutlivesItsFirstOwner) {
   EXPECT_EQ(std::memcmp(kept.find("a")->bytes.data(), "abcdef", 6), 0);
 }
 
+/// A list in a list, `depth` times.
+std::string nested(std::size_t depth) {
+  return std::string(depth, '[') + "1" + std::string(depth, ']');
+}
+
+// Copying, comparing and printing a parsed value recurse: without a limit a few kilobytes of
+// brackets end the process.
+TEST(JsonText, NestingHasALimit) {
+  std::string text = nested(kMaxJsonDepth);
+  EXPECT_EQ(parse_json(text, "x").dump(), text);
+  for (std::size_t depth : {kMaxJsonDepth + 1, std::size_t(1) << 20}) {
+    EXPECT_THAT(usage_error_of([&] { parse_json(nested(depth), "x"); }), HasSubstr("64"));
+    EXPECT_THAT(usage_error_of([&] { parse_json("{\"a\":" + nested(depth) + "}", "x"); }),
+                HasSubstr("nests"));
+  }
+  TempDir dir;
+  std::string deep = one(R"({"dtype":"U8","shape":)" + nested(200000) + "}");
+  EXPECT_THAT(usage_error_of([&] { open_bytes(dir, container(deep, "")); }), HasSubstr("nests"));
+  EXPECT_EQ(parse_json(text, "x").dump(), text);
+}
+
+// Quadratic work here would take minutes: the test would run into the suite's time limit.
+TEST(JsonText, ManyNonFiniteWordsTakeOnePass) {
+  TempDir dir;
+  std::string text = R"({"a":[)";
+  for (int i = 0; i < 1'000'000; ++i) text += "NaN,";
+  auto root = read_config_file(dir.write("config.json", text + R"(-Infinity],"b":"NaN\\"})"));
+  ASSERT_EQ(root["a"].size(), 1'000'001u);
+  EXPECT_TRUE(root["a"].front().is_null());
+  EXPECT_TRUE(root["a"].back().is_null());
+  EXPECT_EQ(root["b"], "NaN\\");
+}
+
 TEST(JsonText, ConfigsMayHoldBareInfinity) {
   TempDir dir;
   auto root = read_config_file(dir.write(

@@ -79,6 +79,14 @@ bool BlockReader::any(std::string_view prefix) const {
   return table_.any(cat(block_, ".", prefix));
 }
 
+std::vector<std::string_view> BlockReader::names(std::string_view prefix) const {
+  std::vector<std::string_view> out;
+  auto [first, last] = table_.range(cat(block_, ".", prefix));
+  for (auto it = first; it != last; ++it)
+    out.push_back(std::string_view(it->first).substr(block_.size() + 1));
+  return out;
+}
+
 void BlockReader::fault(FindingKind kind, std::string tensor, std::string text) {
   findings_.push_back({kind, std::move(tensor), std::move(text)});
 }

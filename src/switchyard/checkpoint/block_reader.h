@@ -54,6 +54,8 @@ class BlockReader {
   std::optional<float> want_scalar(const std::string& name);
   /// True when some tensor's name below the block starts with `prefix`.
   bool any(std::string_view prefix) const;
+  /// The names, below the block, that start with `prefix`; they live as long as the table.
+  std::vector<std::string_view> names(std::string_view prefix) const;
   /// Notes a fault.
   void fault(FindingKind kind, std::string tensor, std::string text);
   /// Marks a tensor below the block as known though nothing reads it.

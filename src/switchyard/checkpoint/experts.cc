@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/experts.h"
 
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/config.h"
 #include "switchyard/checkpoint/linear.h"
@@ -73,6 +77,18 @@ void check_elements(const BlockContext& c, const std::vector<ExpertSources>& exp
                 "; the routed experts of one layer must share a type"));
 }
 
+/// Takes the canonical decimal number off the front of `name`, which then starts behind it.
+std::optional<std::int64_t> leading_index(std::string_view& name) {
+  std::int64_t index = 0;
+  auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  std::size_t digits = std::size_t(end - name.data());
+  bool canonical =
+      error == std::errc() && index >= 0 && name[0] != '-' && (digits == 1 || name[0] != '0');
+  if (!canonical) return {};
+  name.remove_prefix(digits);
+  return index;
+}
+
 std::string strip_weight(std::string_view name) {
   if (name.ends_with(".weight")) name.remove_suffix(7);
   return std::string(name);
@@ -82,17 +98,26 @@ std::string strip_weight(std::string_view name) {
 
 ExpertSpelling find_spelling(const Family& family, const BlockReader& reader,
                              std::int64_t num_experts) {
-  std::size_t count = alternatives(family.up).size();
-  for (std::int64_t e = 0; e < num_experts; ++e) {
-    for (std::size_t a = 0; a < count; ++a) {
-      Projections p = projections(family, cat("experts.", e), a);
-      if (reader.any(p.up + ".") || reader.any(p.down + ".")) return {false, a};
-    }
-    if (e == 0 && (reader.peek(family.stacked_up) || reader.peek(family.stacked_down)))
-      return {true, 0};
-    if (e == 0 && family.mxfp4_blocks && reader.any("experts.")) return {true, 0};
+  constexpr std::string_view kFolder = "experts.";
+  std::vector<Projections> spellings;
+  for (std::size_t a = 0; a < alternatives(family.up).size(); ++a)
+    spellings.push_back(projections(family, "", a));
+  // One pass over what is there: a config may declare thousands of experts that are not.
+  std::optional<std::pair<std::int64_t, std::size_t>> first;  // expert, alternative
+  auto names = reader.names(kFolder);
+  for (std::string_view name : names) {
+    name.remove_prefix(kFolder.size());
+    auto expert = leading_index(name);
+    if (!expert || *expert >= num_experts) continue;
+    for (std::size_t a = 0; a < spellings.size(); ++a)
+      if (name.starts_with(spellings[a].up + ".") || name.starts_with(spellings[a].down + "."))
+        first = std::min(first.value_or(std::pair{num_experts, a}), std::pair{*expert, a});
   }
-  return {family.stacked_by_default, 0};
+  if (first && first->first == 0) return {false, first->second};
+  if (reader.peek(family.stacked_up) || reader.peek(family.stacked_down)) return {true, 0};
+  if (family.mxfp4_blocks && !names.empty()) return {true, 0};
+  return first ? ExpertSpelling{false, first->second}
+               : ExpertSpelling{family.stacked_by_default, 0};
 }
 
 Scheme routed_scheme(const Family& family, const Quantization& quantization,

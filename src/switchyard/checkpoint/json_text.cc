@@ -15,17 +15,21 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxConfigBytes = 256u << 20;  // an index of a million names fits
 
-/// Follows the parser's events and throws on the second key of one name in one object.
-class DuplicateKeys {
+/// Follows the parser's events and throws on the second key of one name in one object, and on what
+/// is nested so deeply that copying, comparing or printing it, all recursive, exhausts the stack.
+class Strictness {
  public:
-  explicit DuplicateKeys(std::string_view where) : where_(where) {}
+  explicit Strictness(std::string_view where) : where_(where) {}
 
   void follow(json::parse_event_t event, const json& parsed) {
-    if (event == json::parse_event_t::object_start) {
+    using Event = json::parse_event_t;
+    if (event == Event::object_start || event == Event::array_start) {
       open_.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
+      require(open_.size() <= kMaxJsonDepth, where_, ": nests more than ", kMaxJsonDepth,
+              " objects and lists; no such file needs that, fetch or write it again");
+    } else if (event == Event::object_end || event == Event::array_end) {
       open_.pop_back();
-    } else if (event == json::parse_event_t::key) {
+    } else if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       require(open_.back().insert(key).second, where_, ": key '", show_name(key),
               "' appears twice in one object; the file is ambiguous, write it again");
@@ -34,35 +38,44 @@ class DuplicateKeys {
 
  private:
   std::string_view where_;
-  std::vector<std::unordered_set<std::string>> open_;
+  std::vector<std::unordered_set<std::string>> open_;  // a list's stays empty
 };
 
-/// Overwrites bare non-finite words, outside strings, by null padded with blanks (offsets stay).
-std::string without_nonfinite(std::string text) {
+/// The bare non-finite word that `text` starts with, or nothing.
+std::string_view nonfinite_word(std::string_view text) {
   static constexpr std::array<std::string_view, 3> kWords = {"-Infinity", "Infinity", "NaN"};
+  for (std::string_view word : kWords)
+    if (text.starts_with(word)) return word;
+  return {};
+}
+
+/// Replaces bare non-finite words, outside strings, by null padded with blanks; an error's byte
+/// moves by one for each NaN before it. One pass: such a word may stand in the text a million
+/// times.
+std::string without_nonfinite(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 3);
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') in_string = !in_string;
-    if (in_string && text[i] == '\\') ++i;
-    if (in_string || i >= text.size()) continue;
-    for (std::string_view word : kWords) {
-      if (std::string_view(text).substr(i, word.size()) != word) continue;
-      std::string blank = "null";
-      blank.resize(std::max(word.size(), blank.size()), ' ');
-      text.replace(i, word.size(), blank);
-      i += blank.size() - 1;
-      break;
+    std::string_view word = in_string ? std::string_view{} : nonfinite_word(text.substr(i));
+    if (!word.empty()) {
+      out.append("null").append(word.size() > 4 ? word.size() - 4 : 0, ' ');
+      i += word.size() - 1;
+      continue;
     }
+    if (text[i] == '"') in_string = !in_string;
+    out += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) out += text[++i];
   }
-  return text;
+  return out;
 }
 
 }  // namespace
 
 json parse_json(std::string_view text, std::string_view where) {
-  DuplicateKeys duplicates(where);
+  Strictness strictness(where);
   auto follow = [&](int, json::parse_event_t event, json& parsed) {
-    duplicates.follow(event, parsed);
+    strictness.follow(event, parsed);
     return true;
   };
   try {

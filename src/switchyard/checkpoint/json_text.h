@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 namespace switchyard::checkpoint {
 
-/// Parses UTF-8 JSON strictly: duplicate keys and trailing text are errors.
+/// The deepest nesting of objects and lists that a file may have.
+inline constexpr std::size_t kMaxJsonDepth = 64;
+
+/// Parses UTF-8 JSON strictly: duplicate keys, trailing text and more than kMaxJsonDepth levels are
+/// errors.
 /// Errors: UsageError naming `where`, the byte offset or the duplicate key.
 nlohmann::json parse_json(std::string_view text, std::string_view where);
 
