@@ -83,7 +83,11 @@ std::vector<Change> faults() {
        [](Question& q) { q.deployment.slots = q.problem.num_experts() - 1; }},
       {"", "more EP ranks than slots", [](Question& q) { q.deployment.ep = kMaxRanks; }},
       {"", "routed-expert adapters", [](Question& q) { q.deployment.lora = true; }},
-      {"", "latent projections", [](Question& q) { q.problem.latent = q.problem.hidden / 2; }},
+      {"", "zero experts beside latent projections",
+       [](Question& q) {
+         q.problem.latent = q.problem.hidden / 2;
+         q.problem.routing.zero_experts = 4;
+       }},
       {"", "zero experts", [](Question& q) { q.problem.routing.zero_experts = 2; }},
   };
 }
