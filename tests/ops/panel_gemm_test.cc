@@ -348,9 +348,49 @@ TEST_P(PanelGemmTwin, TheBoundCatchesMisplacedCodesAndScales) {
     }
 }
 
+// Row r holds the codes from 32 r on, so that all of an 8-bit element and all of a 4-bit one occur;
+// of the 16-bit ones every 127th.
+Matrix every_code(const WeightLayout& layout) {
+  Matrix m = formats::quantize_matrix(std::vector<float>(16 * 32, 1.0f), 16, 32, layout);
+  auto storage = std::make_shared<std::vector<std::byte>>(m.codes.begin(), m.codes.end());
+  const int bits = formats::bits_of(layout.element);
+  for (std::size_t i = 0; i < storage->size(); ++i) {
+    const std::size_t code = bits == 16 ? i / 2 * 127 >> (8 * (i % 2)) : bits == 8 ? i : 37 * i;
+    (*storage)[i] = std::byte(code & 0xff);
+  }
+  m.codes = *storage;
+  m.storage = std::move(storage);
+  m.global_scale = 1;  // one product, hence one rounding
+  return m;
+}
+
+TEST_P(PanelGemmTwin, EveryCodeDecodes) {
+  for (const auto& [name, layout] : all_layouts()) {
+    Packed w(every_code(layout));
+    std::fill(w.bias.begin(), w.bias.end(), 0.0f);
+    Input x(w, 32, true);
+    std::fill(x.floats.begin(), x.floats.end(), 0.0f);
+    std::fill(x.row_scales.begin(), x.row_scales.end(), 1.0f);
+    x.has_block_scales = false;
+    for (std::int64_t k = 0; k < 32; ++k) x.floats[std::size_t(k * x.stride + k)] = 1;
+    Rows rows{0, 1, {}};
+    for (int k = 0; k < 32; ++k) rows.index.push_back(k);
+    const std::vector<float> y = run(GetParam().gemm, w, x, rows);
+    for (std::int64_t r = 0; r < 16; ++r) {
+      bool finite = true;  // a row with a NaN or an infinity is NaN at every column but its own
+      for (std::int64_t k = 0; k < 32; ++k) finite = finite && std::isfinite(w.m.value(r, k));
+      for (std::int64_t k = 0; k < 32; ++k) {
+        const float got = y[std::size_t(k * 16 + r)], want = float(w.m.value(r, k));
+        EXPECT_EQ(std::isfinite(got), finite) << name << " row " << r << ", column " << k;
+        EXPECT_TRUE(got == want || !finite) << name << " row " << r << ", column " << k;
+      }
+    }
+  }
+}
+
 // A row alone equals the same row at any height, at any place, in any range of panels.
 TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
-  constexpr std::int64_t kRows = 17;
+  constexpr std::int64_t kRows = 53;
   for (const auto& [name, layout] : all_layouts())
     for (bool floats : inputs_of(layout)) {
       const Packed w(test::make_matrix(layout, 129, 290, 11));
@@ -358,7 +398,7 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
       const std::int64_t panels = w.layout.panels(), width = panels * kPanelRows;
       const std::vector<float> all = run(GetParam().gemm, w, x, first_rows(w, kRows));
       const Rows order = first_rows(w, kRows);
-      for (std::int64_t height : {1, 2, 3, 4, 5, 7, 8, 9, 16})
+      for (std::int64_t height : {1, 2, 3, 4, 5, 7, 8, 9, 16, 49})
         for (std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, panels - 1})
           for (std::int64_t end : {begin + 1, panels}) {
             const std::int64_t first = (height * 3 + begin) % (kRows - height + 1);
@@ -378,6 +418,7 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(Twins, PanelGemmTwin,
                          testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
+                                         Twin{"avx2", panel_gemm_avx2, CpuIsa::kAvx2},
                                          Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512},
                                          Twin{"amx", panel_gemm_amx, CpuIsa::kAmx}),
                          [](const auto& info) { return info.param.name; });

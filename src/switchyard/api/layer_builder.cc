@@ -175,10 +175,6 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   weights = layer::convert_format(std::move(weights), *leaf);
   state->requantised = own != asked.format;
   state->notices = weights.notices;
-  const CpuIsa tier = ops::panel_twin(d.env.isa).tier;
-  if (leaf->device == Device::kCpu && tier < d.env.isa)
-    state->notices.push_back(cat("tier ", to_string(d.env.isa), " has no twin of its own; the ",
-                                 to_string(tier), " twin runs"));
 
   layer::LayerOptions options;
   options.leaf = leaf;

@@ -38,13 +38,15 @@ double dot_rate(ThreadPool& pool, DotRounds dot) {
   return total / (now_us() - start) * 1e-3;
 }
 
-ReadRange widest_read(CpuIsa isa) {
-  return isa >= CpuIsa::kAvx512 ? read_range_avx512 : read_range_portable;
-}
-
 DotRounds widest_dot(CpuIsa isa) {
   if (isa >= CpuIsa::kAmx) return dot_rounds_amx;
-  return isa >= CpuIsa::kAvx512 ? dot_rounds_avx512 : dot_rounds_portable;
+  if (isa >= CpuIsa::kAvx512) return dot_rounds_avx512;
+  return isa >= CpuIsa::kAvx2 ? dot_rounds_avx2 : dot_rounds_portable;
+}
+
+ReadRange widest_read(CpuIsa isa) {
+  if (isa >= CpuIsa::kAvx512) return read_range_avx512;
+  return isa >= CpuIsa::kAvx2 ? read_range_avx2 : read_range_portable;
 }
 
 }  // namespace

@@ -61,10 +61,14 @@ using DotRounds = double (*)(std::int64_t rounds);
 
 /// The tiers' own loops.
 std::uint64_t read_range_portable(const std::byte* data, std::size_t bytes);
+/// As read_range_portable, with 256-bit loads.
+std::uint64_t read_range_avx2(const std::byte* data, std::size_t bytes);
 /// As read_range_portable, with 512-bit loads.
 std::uint64_t read_range_avx512(const std::byte* data, std::size_t bytes);
 /// fp32 multiply and add in plain C++.
 double dot_rounds_portable(std::int64_t rounds);
+/// fp32 fused multiply-adds.
+double dot_rounds_avx2(std::int64_t rounds);
 /// bf16 pair dot products.
 double dot_rounds_avx512(std::int64_t rounds);
 /// bf16 tile products.

@@ -131,6 +131,8 @@ PanelTwin panel_twin(CpuIsa isa);
 
 /// Plain C++ on the packed form; runs everywhere.
 void panel_gemm_portable(const PanelGemmArgs& args);
+/// AVX2 with FMA and F16C; call it only where the environment has that tier.
+void panel_gemm_avx2(const PanelGemmArgs& args);
 /// AVX-512 with BF16 and VBMI; call it only where the environment has that tier.
 void panel_gemm_avx512(const PanelGemmArgs& args);
 /// AMX tiles with AVX-512 around them; call it only where the environment has that tier. 4-bit
