@@ -12,6 +12,7 @@
 #include "switchyard/base/random.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/resolve/probe.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/soak.h"
@@ -57,6 +58,13 @@ VerifyOptions options_for(const Fixture& f) {
   return o;
 }
 
+VerifyResult verify_on(CpuIsa isa, const Fixture& f, const VerifyOptions& o) {
+  Environment env = resolve::environment();
+  env.isa = isa;
+  const resolve::ScopedEnvironment scope(env);
+  return verify(test::data_dir(f.name), o);
+}
+
 VerifyResult verify_with(const Fixture& f, const VerifyOptions& o) {
   return verify(test::data_dir(f.name), o);
 }
@@ -96,6 +104,28 @@ TEST_P(EveryFixture, OwnFormat) {
     expect_within(v, f.output_budget, f.oracle_budget);
   }
   EXPECT_EQ(layers, f.layers);
+}
+
+// The tier that runs by default has the other tests.
+TEST_P(EveryFixture, EveryOtherTier) {
+  const Fixture& f = GetParam();
+  std::vector<std::string> formats{""};  // its own
+  for (const leaves::Leaf* leaf : leaves::all_leaves(Device::kCpu))
+    if (test::is_soak() && leaf->id.quant != f.format) formats.emplace_back(leaf->id.quant);
+  for (CpuIsa isa : test::runnable_tiers()) {
+    if (isa == resolve::environment().isa) continue;
+    for (const std::string& format : formats) {
+      VerifyOptions o = options_for(f);
+      if (!format.empty()) o.build.format = format;
+      const VerifyResult r = verify_on(isa, f, o);
+      EXPECT_TRUE(r.ok) << to_string(isa) << " " << format;
+      EXPECT_EQ(r.layers.size(), f.layers.size());
+      for (const VerifiedLayer& v : r.layers) {
+        EXPECT_LE(v.rel_l2_oracle, v.budget_rel_l2_oracle) << to_string(isa) << " " << v.leaf;
+        if (format.empty()) expect_within(v, f.output_budget, f.oracle_budget);
+      }
+    }
+  }
 }
 
 TEST_P(EveryFixture, F32AndBf16Activations) {
