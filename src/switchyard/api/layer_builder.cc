@@ -10,7 +10,6 @@
 #include "switchyard/core/shared_fusion.h"
 #include "switchyard/layer/convert.h"
 #include "switchyard/leaves/registry.h"
-#include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/resolve/json.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/resolve/resolver.h"
