@@ -11,8 +11,8 @@ FACTS is the program switchyard_facts; build/cpu has it by default. A page marks
     <!-- begin quote FILE -->   the whole file without its licence line
     <!-- end quote -->
 
-A link that leads to no file, a page that no other leads to, and a message in docs/troubleshooting.md that the sources do not
-have, are faults too.
+A link that leads to no file, a page that no other leads to, an example that no page quotes, and a message in
+docs/troubleshooting.md that the sources do not have, are faults too.
 """
 import json
 import pathlib
@@ -79,6 +79,13 @@ def link_faults(root):
     return faults + [f"{page.relative_to(root)}: no link leads to it from README.md" for page in lost]
 
 
+def quote_faults(root):
+    """Examples that no page quotes."""
+    quoted = {name for page in pages(root) for _, kind, name, _, _ in BLOCK.findall(page.read_text()) if kind == "quote"}
+    return [f"{path.relative_to(root)}: no page quotes it" for path in sorted(root.glob("examples/*.cc"))
+            if str(path.relative_to(root)) not in quoted]
+
+
 def literals(source):
     """A C++ source's string literals, those that the compiler joins joined, and those of one call too."""
     text = re.sub(r"^\s*//.*$", "", source, flags=re.M)
@@ -123,7 +130,7 @@ def main():
             page.write_text(after)
         else:
             faults.append(f"{page.relative_to(tree.ROOT)}: a generated part is not what the library says; run make docs")
-    faults += link_faults(tree.ROOT)
+    faults += link_faults(tree.ROOT) + quote_faults(tree.ROOT)
     sources = [literals((tree.ROOT / name).read_text()) for name in tree.cpp_sources() if name.startswith(("src/", "cli/"))]
     faults += message_faults((tree.ROOT / "docs/troubleshooting.md").read_text(), sources)
     for fault in faults:

@@ -97,6 +97,13 @@ class Tree(unittest.TestCase):
         self.write("a.cc", "// SPDX-License-Identifier: Apache-2.0\nint y;\n")
         self.assertNotEqual(docs.rendered(page, FACTS, self.root), page)
 
+    def test_examples_are_quoted(self):
+        (self.root / "examples").mkdir()
+        self.write("examples/a.cc", "int x;\n")
+        self.assertEqual(docs.quote_faults(self.root), ["examples/a.cc: no page quotes it"])
+        self.write("docs/a.md", marked("quote", "examples/a.cc"))
+        self.assertEqual(docs.quote_faults(self.root), [])
+
     def test_links(self):
         self.write("README.md", "[a](docs/a.md) [b](docs/b.md#part) [out](https://example.org)")
         self.write("docs/a.md", "[up](../README.md)")
