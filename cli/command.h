@@ -24,7 +24,7 @@ struct Answer {
 
 /// One subcommand: one file and one line in main.cc.
 struct Command {
-  std::string_view name;
+  std::string_view name;  // "run"; of two words where a first one is shared: "bench layer"
   std::string_view summary;
   std::string_view example;  // complete command lines, one a line
   /// Declares its flags on `args`, parses, does the work. Errors: any; main turns them into a line.
@@ -32,6 +32,7 @@ struct Command {
 };
 
 /// The subcommands, in the order of `switchyard --help`.
-extern const Command kRun, kVerify, kExplain, kInspect, kDoctor;
+extern const Command kRun, kVerify, kExplain, kInspect, kDoctor, kBenchLayer, kBenchRouting,
+    kBenchCompare;
 
 }  // namespace switchyard::cli

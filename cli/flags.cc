@@ -2,6 +2,7 @@
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -120,6 +121,45 @@ void Arguments::integer(const std::string& name, Range range, std::optional<std:
       name, range, [&out](std::int64_t value) { out = value; }, help);
 }
 
+void Arguments::words(const std::string& name, std::function<void(const std::string&)> take,
+                      const std::string& help, const std::string& value_name) {
+  text(
+      name,
+      [name, take = std::move(take)](const std::string& value) {
+        std::vector<std::string> seen;
+        for (std::size_t at = 0; at <= value.size();) {
+          const std::size_t end = std::min(value.find(',', at), value.size());
+          const std::string word = value.substr(at, end - at);
+          require(!word.empty(), name, " = '", value, "' has an empty item; write a,b,c");
+          require(std::find(seen.begin(), seen.end(), word) == seen.end(), name, " = '", value,
+                  "' names '", word, "' twice; name it once");
+          take(word);
+          seen.push_back(word);
+          at = end + 1;
+        }
+      },
+      help, value_name);
+}
+
+void Arguments::integers(const std::string& name, Range range, std::vector<std::int64_t>& out,
+                         const std::string& help) {
+  auto first = std::make_shared<bool>(true);
+  words(
+      name,
+      [name, range, first, &out](const std::string& word) {
+        if (*first) out.clear();
+        *first = false;
+        std::int64_t number = 0;
+        bool ok = read_whole(word, number) && number >= range.low && number <= range.high;
+        require(ok, name, " has '", word, "', which is not a whole number from ", range.low, " to ",
+                range.high, "; give numbers in that range, with commas between");
+        require(std::find(out.begin(), out.end(), number) == out.end(), name, " has ", number,
+                " twice; name it once");
+        out.push_back(number);
+      },
+      help, "N,...");
+}
+
 void Arguments::positive(const std::string& name, std::optional<float>& out,
                          const std::string& help) {
   text(
@@ -135,8 +175,7 @@ void Arguments::positive(const std::string& name, std::optional<float>& out,
 
 void Arguments::positional(const std::string& name, std::string& out, const std::string& help) {
   app_->add_option(name, out, wrapped(help))->type_name("");
-  positional_name_ = name;
-  positional_ = &out;
+  positionals_.emplace_back(name, &out);
 }
 
 bool Arguments::parse() {
@@ -148,9 +187,11 @@ bool Arguments::parse() {
     throw UsageError(cat(explain_error(error), "; see switchyard ", command_.name, " --help"));
   }
   refuse_extras();
-  require(positional_ == nullptr || !positional_->empty(), positional_name_,
-          " is missing; name it behind the command: switchyard ", command_.name, " ",
-          positional_name_);
+  std::string usage;
+  for (const auto& [name, value] : positionals_) usage += " " + name;
+  for (const auto& [name, value] : positionals_)
+    require(!value->empty(), name, " is missing; name it behind the command: switchyard ",
+            command_.name, usage);
   return true;
 }
 
@@ -171,6 +212,12 @@ std::string Arguments::known_near(const std::string& flag) const {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   std::vector<std::string> near = nearest(flag.substr(0, flag.find('=')), known);
   return near.empty() ? "" : cat("did you mean ", join(near, " or "), "? ");
+}
+
+std::string Arguments::line() const {
+  std::string out = cat("switchyard ", command_.name);
+  for (int i = 1; i < count_; ++i) out += cat(" ", words_[i]);
+  return out;
 }
 
 std::string Arguments::help() const { return app_->help(); }

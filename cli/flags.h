@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -51,12 +53,20 @@ class Arguments {
   /// The same, kept as it is.
   void integer(const std::string& name, Range range, std::optional<std::int64_t>& out,
                const std::string& help);
+  /// Words between commas, each handed to `take`, which may throw UsageError; none twice.
+  void words(const std::string& name, std::function<void(const std::string&)> take,
+             const std::string& help, const std::string& value_name);
+  /// Whole numbers between commas, none twice; replaces `out`.
+  void integers(const std::string& name, Range range, std::vector<std::int64_t>& out,
+                const std::string& help);
   /// A finite decimal number above 0.
   void positive(const std::string& name, std::optional<float>& out, const std::string& help);
-  /// The only positional argument; it must be given.
+  /// A positional argument; it must be given. Several are filled in the order of declaration.
   void positional(const std::string& name, std::string& out, const std::string& help);
   /// Parses the words. False when help was asked for and nothing is left to do.
   bool parse();
+  /// The command line as it was given, for a result's own record.
+  std::string line() const;
   /// The help text: usage, flags, examples.
   std::string help() const;
 
@@ -68,8 +78,7 @@ class Arguments {
   int count_;
   const char* const* words_;
   std::unique_ptr<CLI::App> app_;
-  std::string positional_name_;
-  std::string* positional_ = nullptr;
+  std::vector<std::pair<std::string, std::string*>> positionals_;
 };
 
 }  // namespace switchyard::cli

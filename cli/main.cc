@@ -16,14 +16,16 @@
 namespace switchyard::cli {
 namespace {
 
-const std::array kCommands = {&kRun, &kVerify, &kExplain, &kInspect, &kDoctor};
+const std::array kCommands = {&kRun,    &kVerify,     &kExplain,      &kInspect,
+                              &kDoctor, &kBenchLayer, &kBenchRouting, &kBenchCompare};
 
 /// Subcommands of later versions: their names get a named answer.
 struct Planned {
   std::string_view name, instead;
 };
-constexpr std::array<Planned, 4> kPlanned = {{
-    {"bench", "run times one layer, see switchyard run --help"},
+constexpr std::array<Planned, 5> kPlanned = {{
+    {"bench exchange", "this version runs every layer on one rank and exchanges nothing"},
+    {"bench allreduce", "this version runs every layer on one rank and reduces nothing"},
     {"tune", "each leaf has one kernel per instruction tier and nothing to choose between"},
     {"eplb", "every expert has one slot"},
     {"quantize", "run and verify convert at load, see --format in switchyard run --help"},
@@ -35,7 +37,7 @@ std::string help_text() {
           "results.\n\n"
           "Usage: switchyard COMMAND [FLAGS]\n\nCommands:\n");
   for (const Command* command : kCommands)
-    out += cat("  ", command->name, std::string(10 - command->name.size(), ' '), command->summary,
+    out += cat("  ", command->name, std::string(16 - command->name.size(), ' '), command->summary,
                "\n");
   return out +
          "\nEach command takes --json and --help. Data goes to stdout, the rest to stderr.\n"
@@ -53,21 +55,70 @@ Answer version_answer(bool json) {
   return {kOk, cat("switchyard ", version(), " (commit ", commit(), ")\ntwins: ", twins(), "\n")};
 }
 
+/// What stands in front of, and behind, the blank of a name; the second is empty without one.
+std::string_view first_word(std::string_view name) { return name.substr(0, name.find(' ')); }
+std::string_view second_word(std::string_view name) {
+  const std::size_t blank = name.find(' ');
+  return blank == std::string_view::npos ? "" : name.substr(blank + 1);
+}
+
+/// The first words, each once.
 std::vector<std::string> command_names() {
   std::vector<std::string> out;
-  for (const Command* command : kCommands) out.emplace_back(command->name);
+  for (const Command* command : kCommands)
+    if (out.empty() || out.back() != first_word(command->name))
+      out.emplace_back(first_word(command->name));
   return out;
 }
 
-[[noreturn]] void refuse_command(std::string_view name) {
+/// The second words of the commands that share the first one; none for a command of one word.
+std::vector<std::string> kinds_of(std::string_view first) {
+  std::vector<std::string> out;
+  for (const Command* command : kCommands)
+    if (first_word(command->name) == first && !second_word(command->name).empty())
+      out.emplace_back(second_word(command->name));
+  return out;
+}
+
+std::string help_of_kinds(std::string_view first) {
+  std::string out = cat("Usage: switchyard ", first, " KIND [FLAGS]\n\nKinds:\n");
+  for (const Command* command : kCommands)
+    if (first_word(command->name) == first)
+      out += cat("  ", second_word(command->name),
+                 std::string(10 - second_word(command->name).size(), ' '), command->summary, "\n");
+  return out + cat("\nEach kind takes --json and --help.\n");
+}
+
+void refuse_planned(std::string_view name) {
   for (const Planned& planned : kPlanned)
     if (planned.name == name)
       throw UsageError(
           cat("command '", name, "' is not built in version ", version(), "; ", planned.instead));
+}
+
+[[noreturn]] void refuse_kind(std::string_view first, std::string_view second) {
+  refuse_planned(cat(first, " ", second));
+  const std::vector<std::string> kinds = kinds_of(first);
+  require(!second.empty(), first, " is given no kind; name one behind it: ", join(kinds));
+  throw UsageError(cat(first, " kind '", second, "' is unknown; ", suggest(second, kinds)));
+}
+
+[[noreturn]] void refuse_command(std::string_view name) {
+  refuse_planned(name);
   if (name.starts_with("-"))
     throw UsageError(cat("flag '", name, "' is unknown in front of a command; use --help, ",
                          "--version, or a command: ", join(command_names())));
   throw UsageError(cat("command '", name, "' is unknown; ", suggest(name, command_names())));
+}
+
+const Command* find_command(int argc, const char* const* argv) {
+  for (const Command* command : kCommands) {
+    const std::string_view second = second_word(command->name);
+    if (argc > 1 && first_word(command->name) == argv[1] &&
+        (second.empty() || (argc > 2 && second == argv[2])))
+      return command;
+  }
+  return nullptr;
 }
 
 Answer run_command(const Command& command, int count, const char* const* words) {
@@ -85,9 +136,14 @@ Answer dispatch(int argc, const char* const* argv) {
             "--json may follow");
     return version_answer(json);
   }
-  for (const Command* command : kCommands)
-    if (command->name == first) return run_command(*command, argc - 1, argv + 1);
-  refuse_command(first);
+  const std::string_view second = argc > 2 ? argv[2] : "";
+  if (const Command* command = find_command(argc, argv)) {
+    const int words = second_word(command->name).empty() ? 1 : 2;
+    return run_command(*command, argc - words, argv + words);
+  }
+  if (kinds_of(first).empty()) refuse_command(first);
+  if (second == "--help" || second == "-h") return {kOk, help_of_kinds(first)};
+  refuse_kind(first, second);
 }
 
 /// One line on stderr, whatever the text holds.
@@ -107,9 +163,8 @@ int print(const Answer& answer) {
 
 /// "verify: " when a command was recognised, so that the line says which call failed.
 std::string prefix(int argc, const char* const* argv) {
-  for (const Command* command : kCommands)
-    if (argc > 1 && command->name == argv[1]) return cat(command->name, ": ");
-  return "";
+  const Command* command = find_command(argc, argv);
+  return command != nullptr ? cat(command->name, ": ") : "";
 }
 
 int run_main(int argc, const char* const* argv) {

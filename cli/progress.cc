@@ -42,4 +42,25 @@ void ProgressBar::wipe() {
   percent_ = -1;
 }
 
+StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+
+StatusLine::~StatusLine() { wipe(); }
+
+std::function<void(const std::string&)> StatusLine::callback() {
+  if (!terminal_) return {};
+  return [this](const std::string& what) {
+    wipe();
+    std::fputs(what.c_str(), stderr);
+    std::fflush(stderr);
+    drawn_ = true;
+  };
+}
+
+void StatusLine::wipe() {
+  if (!drawn_) return;
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
 }  // namespace switchyard::cli

@@ -31,4 +31,23 @@ class ProgressBar {
   int percent_ = -1;
 };
 
+/// One line on stderr that says what is being done; nothing at all when stderr is no terminal.
+class StatusLine {
+ public:
+  StatusLine();
+  /// Wipes the line.
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  /// What the library calls; empty when there is no terminal. Valid as long as this.
+  std::function<void(const std::string& what)> callback();
+  /// Wipes the line until the next call.
+  void wipe();
+
+ private:
+  bool terminal_;
+  bool drawn_ = false;
+};
+
 }  // namespace switchyard::cli

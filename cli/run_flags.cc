@@ -64,10 +64,9 @@ void UnbuiltFlags::check() const {
 void UnbuiltFlags::check_strategy() const {
   std::string name = pinned_strategy(environment(), ranks.comm);
   if (name == "auto") return;
-  throw CannotServe(
-      cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
-          "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
-      "{}");
+  throw CannotServe(cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
+                        "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
+                    "{}");
 }
 
 void SourceFlags::add(Arguments& args) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -22,7 +23,16 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using Keys = std::set<std::string>;
 
-const std::vector<std::string> kCommands = {"run", "verify", "explain", "inspect", "doctor"};
+const std::vector<std::string> kCommands = {"run",           "verify",       "explain",
+                                            "inspect",       "doctor",       "bench layer",
+                                            "bench routing", "bench compare"};
+
+/// "bench layer" in its words, with `flag` behind.
+std::vector<std::string> words(const std::string& command, const std::string& flag) {
+  const std::size_t blank = command.find(' ');
+  if (blank == std::string::npos) return {command, flag};
+  return {command.substr(0, blank), command.substr(blank + 1), flag};
+}
 
 std::string data(const std::string& name) { return std::string(SWITCHYARD_TEST_DATA) + "/" + name; }
 
@@ -60,12 +70,12 @@ TEST(Help, NamesEveryCommandAndIsQuietOnStderr) {
 
 TEST(Help, EveryCommandHasAnExampleAndJson) {
   for (const std::string& command : kCommands) {
-    Finished done = run_command({command, "--help"});
+    Finished done = run_command(words(command, "--help"));
     EXPECT_EQ(done.status, 0);
     EXPECT_EQ(done.err, "");
     EXPECT_THAT(done.out, HasSubstr("Examples:\n  switchyard " + command));
     EXPECT_THAT(done.out, HasSubstr("--json"));
-    EXPECT_EQ(run_command({command, "-h"}).out, done.out);
+    EXPECT_EQ(run_command(words(command, "-h")).out, done.out);
     std::size_t start = 0, end = 0;
     for (; (end = done.out.find('\n', start)) != std::string::npos; start = end + 1)
       EXPECT_LE(end - start, 100u) << done.out.substr(start, end - start);
@@ -97,6 +107,13 @@ TEST(Help, StartsWithinTwentyMilliseconds) {
   EXPECT_LT(best, 20.0);
 }
 
+TEST(Help, ListsTheKindsOfACommand) {
+  Finished done = run_command({"bench", "--help"});
+  EXPECT_EQ(done.status, 0);
+  for (const char* kind : {"layer", "routing", "compare"})
+    EXPECT_THAT(done.out, HasSubstr(std::string("\n  ") + kind));
+}
+
 TEST(Version, SaysVersionCommitAndTwins) {
   Finished done = run_command({"--version"});
   EXPECT_EQ(done.status, 0);
@@ -114,6 +131,51 @@ TEST(JsonKeys, HeaderIsTheSameEverywhere) {
     Json json = json_of(args);
     for (const std::string& key : kHeader) EXPECT_EQ(json[key], header[key]) << args[0];
   }
+}
+
+TEST(JsonKeys, BenchLayerAndItsComparison) {
+  const std::vector<std::string> args = {"bench", "layer", "--seconds", "0.001", "--tokens", "2"};
+  const Json json = json_of(args);
+  EXPECT_EQ(keys(json), with_header({"schema", "command", "date", "ok", "roof", "flush_bytes",
+                                     "rules", "measurements", "skipped", "notices"}));
+  EXPECT_EQ(json["command"], "switchyard bench layer --seconds 0.001 --tokens 2 --json");
+  const Json& row = json["measurements"][0];
+  EXPECT_EQ(keys(row),
+            (Keys{"preset",         "layer",        "format", "activations", "tokens",
+                  "routing",        "leaf",         "device", "isa",         "threads",
+                  "expert_bytes",   "packed_bytes", "cold",   "warm",        "router_time_us",
+                  "checked_tokens", "rel_l2",       "budget", "ok",          "notices"}));
+  EXPECT_EQ(keys(row["cold"]),
+            (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof"}));
+  EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
+  const std::string path = testing::TempDir() + "switchyard_bench.json";
+  std::ofstream(path) << json;
+  const Json same = json_of({"bench", "compare", path, path});
+  EXPECT_EQ(keys(same), with_header({"ok", "compared", "rule", "rows", "only_before", "only_after",
+                                     "notices"}));
+  EXPECT_EQ(same["rows"].size(), 2u);
+  Json slower = json;
+  slower["roof"]["end"] = slower["roof"]["start"];
+  for (const char* q : {"p50", "p90"}) slower["measurements"][0]["cold"]["time_us"][q] = 1e9;
+  const std::string other = path + ".slower";
+  std::ofstream(other) << slower;
+  json_of({"bench", "compare", path, other}, 1);
+}
+
+TEST(JsonKeys, BenchRouting) {
+  const Json json = json_of({"bench", "routing", "--preset", "tiny", "--tokens", "2", "--methods",
+                             "TopK,Sigmoid", "--seconds", "0.001"});
+  EXPECT_EQ(keys(json),
+            with_header({"schema", "command", "date", "ok", "rules", "gemm", "choice", "skipped"}));
+  ASSERT_EQ(json["choice"].size(), 2u);
+  EXPECT_EQ(keys(json["gemm"][0]),
+            (Keys{"preset", "hidden", "experts", "threads", "tokens", "gemm", "ns_per_token",
+                  "naive_ns_per_token", "gbps", "max_error"}));
+  EXPECT_EQ(keys(json["choice"][1]),
+            (Keys{"preset", "hidden", "experts", "threads", "tokens", "method", "top_k", "choice",
+                  "ns_per_token", "naive_ns_per_token", "checked_tokens", "ids_agreeing",
+                  "ids_near_tie", "ids_differing", "max_weight_error"}));
+  EXPECT_EQ(json["choice"][0]["method"], "TopK");
 }
 
 TEST(JsonKeys, Explain) {

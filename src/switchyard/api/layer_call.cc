@@ -21,6 +21,12 @@ float popularity(RoutingSkew skew, std::int64_t expert) {
 
 }  // namespace
 
+double layer_flops(const Problem& p, std::int64_t tokens) {
+  const double projections = p.gated() ? 3 : 2;
+  return 2 * projections * double(p.expert_hidden()) * double(p.inter) * double(p.top_k()) *
+         double(tokens);
+}
+
 LayerCall::LayerCall(const MoeLayer& layer, const Traffic& traffic)
     : layer_(layer),
       p_(layer.problem()),

@@ -18,6 +18,10 @@ struct Traffic {
   std::uint64_t seed = 1;
 };
 
+/// Work of one call by the counting rule of all our figures: 2 (2 or 3) H I k T, the routed experts
+/// alone.
+double layer_flops(const Problem& problem, std::int64_t tokens);
+
 /// One layer with the buffers of a call and seeded traffic; forward() is what gets timed.
 class LayerCall {
  public:

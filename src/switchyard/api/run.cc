@@ -29,18 +29,14 @@ void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
     spent += times.back();
   }
   for (int i = 0; i < kMinCalls; ++i) router.push_back(call.route());
-  const Problem& p = layer.problem();
   m.calls = std::int64_t(times.size());
   m.time_p50 = tune::percentile(times, 0.5);
   m.time_p90 = tune::percentile(times, 0.9);
   m.time_p99 = tune::percentile(times, 0.99);
   m.router_time_p50 = tune::percentile(router, 0.5);
   m.distinct_experts = std::int64_t(tune::percentile(distinct, 0.5));
-  const double projections = p.gated() ? 3 : 2;
-  const double flops = 2 * projections * double(p.expert_hidden()) * double(p.inter) *
-                       double(p.top_k()) * double(m.tokens);
   m.gbps = double(m.distinct_experts) * double(layer.expert_stored_bytes()) / m.time_p50 * 1e-3;
-  m.gflops = flops / m.time_p50 * 1e-3;
+  m.gflops = layer_flops(layer.problem(), m.tokens) / m.time_p50 * 1e-3;
   const tune::Roof roof =
       tune::measure_roof(*layer.impl().options().pool, layer.impl().options().isa,
                          layer.impl().routed().packed.bytes());

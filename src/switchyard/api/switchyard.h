@@ -3,6 +3,9 @@
 
 // The library's front door: everything that an inference engine or the command includes.
 
+#include "switchyard/api/bench.h"
+#include "switchyard/api/bench_compare.h"
+#include "switchyard/api/bench_routing.h"
 #include "switchyard/api/checkpoint.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/api/machine.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/layer/token_routing.h"
 
-#include <algorithm>
-
 #include "switchyard/base/check.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
@@ -10,29 +8,16 @@
 namespace switchyard::layer {
 namespace {
 
-constexpr std::int64_t kRouteRows = 16;  // rows per routing task
-
-/// The router's GEMM, cut into tiles of rows and experts so that one token uses every thread.
 void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2d<float> logits) {
   const checkpoint::RouterWeights& w = layer.weights().router;
-  const ops::RouterGemmArgs gemm{.dtype = dtype,
-                                 .x = a.hidden,
-                                 .x_stride = a.hidden_stride,
-                                 .hidden = layer.problem().hidden,
-                                 .weight = w.weight.data(),
-                                 .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
-                                 .logits = logits};
-  gemm.check();
-  constexpr std::int64_t kTileExperts = 16;
-  const std::int64_t columns = (logits.cols + kTileExperts - 1) / kTileExperts;
-  const std::int64_t rows = (a.tokens + kRouteRows - 1) / kRouteRows;
-  layer.options().pool->for_each(rows * columns, [&](std::int64_t i, int) {
-    const std::int64_t row = i / columns * kRouteRows, expert = i % columns * kTileExperts;
-    ops::router_gemm_cpu(gemm, {.row_begin = row,
-                                .row_end = std::min(row + kRouteRows, a.tokens),
-                                .expert_begin = expert,
-                                .expert_end = std::min(expert + kTileExperts, logits.cols)});
-  });
+  ops::router_gemm_cpu({.dtype = dtype,
+                        .x = a.hidden,
+                        .x_stride = a.hidden_stride,
+                        .hidden = layer.problem().hidden,
+                        .weight = w.weight.data(),
+                        .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                        .logits = logits},
+                       *layer.options().pool);
 }
 
 }  // namespace
@@ -80,11 +65,7 @@ void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
       .weights = {r.weights.data(), a.tokens, p.top_k(), r.width}};
   if (!given)
     compute_logits(layer, a, hidden_dtype, {logits_buffer.data(), a.tokens, experts, experts});
-  route.check();
-  layer.options().pool->for_each(
-      (a.tokens + kRouteRows - 1) / kRouteRows, [&](std::int64_t i, int) {
-        ops::route_cpu(route, i * kRouteRows, std::min((i + 1) * kRouteRows, a.tokens));
-      });
+  ops::route_cpu(route, *layer.options().pool);
 }
 
 void append_shared(const Layer& layer, const ForwardArgs& a, Routed& r) {

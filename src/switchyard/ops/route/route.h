@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "switchyard/base/span2d.h"
+#include "switchyard/base/thread_pool.h"
 #include "switchyard/core/routing.h"
 
 namespace switchyard::ops {
@@ -36,6 +37,11 @@ struct RouteArgs {
 /// with fewer than k valid choices fills up with the lowest unused ids at weight 0.
 /// Errors:  never throws, never allocates.
 void route_cpu(const RouteArgs& args, std::int64_t row_begin, std::int64_t row_end);
+
+/// All rows, shared among the threads.
+///
+/// Errors:  UsageError from check(); allocates nothing.
+void route_cpu(const RouteArgs& args, ThreadPool& pool);
 
 /// The oracle: plain loops in double, weights rounded once to float.
 ///

@@ -5,6 +5,7 @@
 
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/span2d.h"
+#include "switchyard/base/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -37,6 +38,11 @@ struct RouterTile {
 ///
 /// Errors:  never throws, never allocates.
 void router_gemm_cpu(const RouterGemmArgs& args, const RouterTile& tile);
+
+/// The whole product, cut into tiles of rows and experts so that one token uses every thread.
+///
+/// Errors:  UsageError from check(); allocates nothing.
+void router_gemm_cpu(const RouterGemmArgs& args, ThreadPool& pool);
 
 /// The oracle: plain loops in double, each logit rounded once.
 ///

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench_json.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "cli/run_flags.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/core/identity.h"
+
+namespace switchyard::cli {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+Json roof_json(const MeasuredRoof& roof) {
+  return {{"gbps", roof.gbps}, {"gflops", roof.gflops}};
+}
+
+Json state_json(const CacheState& s) {
+  return {{"time_us", time_json(s.time)},
+          {"distinct_experts", s.distinct_experts},
+          {"gbps", s.gbps},
+          {"gflops", s.gflops},
+          {"share_of_roof", s.share_of_roof}};
+}
+
+Json rules_json() {
+  const BenchRules& r = bench_rules();
+  return {{"cold", r.cold},     {"warm", r.warm}, {"bytes", r.bytes}, {"flops", r.flops},
+          {"router", r.router}, {"roof", r.roof}, {"bar", r.bar}};
+}
+
+Json row_json(const BenchLayerRow& r) {
+  Json out = r.checkpoint.empty() ? Json{{"preset", r.preset}} : Json{{"checkpoint", r.checkpoint}};
+  out.update(Json{{"layer", r.layer},
+                  {"format", show_format(r.format)},
+                  {"activations", r.activations},
+                  {"tokens", r.tokens},
+                  {"routing", to_string(r.routing)},
+                  {"leaf", r.leaf},
+                  {"device", r.device},
+                  {"isa", r.isa},
+                  {"threads", r.threads},
+                  {"expert_bytes", r.expert_bytes},
+                  {"packed_bytes", r.packed_bytes},
+                  {"cold", state_json(r.cold)},
+                  {"warm", state_json(r.warm)},
+                  {"router_time_us", {{"p50", r.router_p50}}},
+                  {"checked_tokens", r.checked_tokens},
+                  {"rel_l2", r.rel_l2},
+                  {"budget", r.budget},
+                  {"ok", r.ok},
+                  {"notices", r.notices}});
+  if (r.bar)
+    out["bar"] = {{"share_of_roof", *r.bar},
+                  {"time_us", r.cold.time.p50 * r.cold.share_of_roof / *r.bar},
+                  {"met", !r.misses_bar()}};
+  return out;
+}
+
+std::string percent(double share) { return cat(fixed(100 * share, 0), "%"); }
+std::string drift(double start, double end) { return fixed(100 * (end / start - 1), 0); }
+
+std::string heading(const BenchLayerResult& result) {
+  const BenchLayerRow& first = result.rows.front();
+  return cat(first.checkpoint.empty() ? "preset   " : "from     ",
+             first.checkpoint.empty() ? first.preset : first.checkpoint, ", ", first.device, " ",
+             first.isa, ", ", first.threads, first.threads == 1 ? " thread" : " threads", "\n",
+             "roof     ", fixed(result.roof.gbps, 1), " GB/s, ", fixed(result.roof.gflops, 0),
+             " GFLOP/s in ", result.roof_samples, " samples; drift ",
+             drift(result.roof_start.gbps, result.roof_end.gbps), "% and ",
+             drift(result.roof_start.gflops, result.roof_end.gflops), "%\n");
+}
+
+std::string rules_text() {
+  const BenchRules& r = bench_rules();
+  return cat("cold: ", r.cold, "\nwarm: ", r.warm, "\n", r.bytes, "\n", r.flops, "\n", r.router,
+             "\nroof: ", r.roof, "\n");
+}
+
+std::string bar_text(const BenchLayerRow& r) {
+  if (!r.bar) return "";
+  return cat(percent(*r.bar), r.misses_bar() ? " MISSED" : " met");
+}
+
+}  // namespace
+
+Json record_json(const BenchRecord& record) {
+  return {{"schema", record.schema}, {"command", record.command}, {"date", today()}};
+}
+
+Json time_json(const TimeSummary& t) {
+  return {
+      {"p50", t.p50}, {"p90", t.p90}, {"p99", t.p99}, {"min", t.least}, {"samples", t.samples}};
+}
+
+Json bench_layer_json(const BenchLayerResult& result) {
+  Json rows = Json::array(), skipped = Json::array();
+  for (const BenchLayerRow& r : result.rows) rows.push_back(row_json(r));
+  for (const SkippedFormat& s : result.skipped)
+    skipped.push_back({{"layer", s.layer}, {"format", s.format}, {"reason", s.reason}});
+  return {{"ok", result.ok},
+          {"roof",
+           {{"gbps", result.roof.gbps},
+            {"gflops", result.roof.gflops},
+            {"samples", result.roof_samples},
+            {"start", roof_json(result.roof_start)},
+            {"end", roof_json(result.roof_end)}}},
+          {"flush_bytes", result.flush_bytes},
+          {"rules", rules_json()},
+          {"measurements", std::move(rows)},
+          {"skipped", std::move(skipped)},
+          {"notices", result.notices}};
+}
+
+std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
+  std::vector<std::string> heads = {">layer",   "format",   ">tokens",  "routing", ">experts",
+                                    ">p50 us",  ">p90 us",  ">p99 us",  ">min us", ">calls",
+                                    ">GB/s",    ">GFLOP/s", ">of roof", ">warm us", ">router us",
+                                    ">rel L2", "ok"};
+  if (bars) heads.emplace_back("bar");
+  Table table(heads);
+  std::vector<std::string> notes;
+  for (const BenchLayerRow& r : result.rows) {
+    const CacheState& c = r.cold;
+    std::vector<std::string> cells = {
+        cat(r.layer),           std::string(show_format(r.format)), cat(r.tokens),
+        to_string(r.routing),   cat(c.distinct_experts),            fixed(c.time.p50, 1),
+        fixed(c.time.p90, 1),   fixed(c.time.p99, 1),               fixed(c.time.least, 1),
+        cat(c.time.samples),    fixed(c.gbps, 1),                   fixed(c.gflops, 1),
+        percent(c.share_of_roof), fixed(r.warm.time.p50, 1),        fixed(r.router_p50, 1),
+        error_text(r.rel_l2),   r.ok ? "ok" : cat("FAILED, limit ", error_text(r.budget))};
+    if (bars) cells.push_back(bar_text(r));
+    table.add(std::move(cells));
+    for (const std::string& notice : r.notices) {
+      std::string note = cat("layer ", r.layer, ": ", notice, "\n");
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    }
+  }
+  for (const SkippedFormat& s : result.skipped)
+    notes.push_back(cat("layer ", s.layer, ": ", s.format, " is skipped: ", s.reason, "\n"));
+  for (const std::string& notice : result.notices) notes.push_back(notice + "\n");
+  return heading(result) + table.str() + join(notes, "") + rules_text();
+}
+
+}  // namespace switchyard::cli

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <fstream>
+
+#include "cli/bench_json.h"
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "cli/run_flags.h"
+#include "switchyard/api/bench.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/leaves/registry.h"
+
+namespace switchyard::cli {
+namespace {
+
+constexpr std::string_view kSchema = "switchyard.bench.layer.1";
+
+struct BenchLayerFlags {
+  BenchLayerOptions options;
+  SourceFlags source;
+  std::optional<float> seconds;
+  std::string search;
+  bool bars = false, json = false;
+
+  void add(Arguments& args) {
+    source.add(args);
+    args.words(
+        "--formats", [this](const std::string& v) { take_format(v); },
+        "Formats to convert to, or all; the layer's own by default", "F,...");
+    args.integers("--tokens", {1, kTokens.high}, options.tokens,
+                  "T, tokens of a call (default 1,8,64,512)");
+    args.words(
+        "--routing", [this](const std::string& v) { take_routing(v); },
+        "How tokens spread over experts: uniform (default), zipf, one", "SKEW,...");
+    args.positive("--seconds", seconds, "Time for the calls of a row and cache state (default 2)");
+    args.toggle("--bars", bars,
+                "Holds each row to its bar, for the shapes that have one; a miss exits with 1");
+    args.text("--search", search, "Ranks leaves and settings (not built yet)", "AXES");
+    args.toggle("--json", json, "Print JSON");
+  }
+
+  void finish() {
+    require(search.empty(), "--search ", search, ": the search over leaves, strategies and graphs ",
+            "is not built, each leaf has one kernel per instruction tier; leave the flag out");
+    source.finish();
+    require(options.formats.empty() || !source.build.build.format,
+            "--format and --formats are both given; keep one");
+    source.fill(options.source);
+    if (seconds) options.seconds = *seconds;
+  }
+
+ private:
+  void take_format(const std::string& word) {
+    std::vector<std::string>& to = options.formats;
+    if (word == "all") {
+      require(to.empty(), "--formats has all beside others; keep one");
+      to = leaves::format_names();
+      return;
+    }
+    const std::string format = leaves::to_format(word);
+    require(std::find(to.begin(), to.end(), format) == to.end(), "--formats names ", word,
+            " twice; name it once");
+    to.push_back(format);
+  }
+
+  void take_routing(const std::string& word) {
+    if (!routing_given_) options.routing.clear();
+    routing_given_ = true;
+    options.routing.push_back(to_skew(word));
+  }
+
+  bool routing_given_ = false;
+};
+
+bool misses_bar(const BenchLayerResult& result) {
+  return std::any_of(result.rows.begin(), result.rows.end(),
+                     [](const BenchLayerRow& r) { return r.misses_bar(); });
+}
+
+Answer run_command(Arguments& args) {
+  BenchLayerFlags flags;
+  flags.add(args);
+  if (!args.parse()) return {kOk, args.help()};
+  flags.finish();
+  flags.source.check_serving();
+  StatusLine status;
+  flags.options.progress = status.callback();
+  const BenchLayerResult result = bench_layer(flags.options);
+  status.wipe();
+  const int exit = result.ok && !(flags.bars && misses_bar(result)) ? kOk : kFailed;
+  if (!flags.json) return {exit, bench_layer_text(result, flags.bars)};
+  Json body = record_json({std::string(kSchema), args.line()});
+  body.update(bench_layer_json(result));
+  return {exit, json_text(body)};
+}
+
+}  // namespace
+
+const Command kBenchLayer = {
+    .name = "bench layer",
+    .summary = "Times layers with cold and warm caches against the machine's measured roof",
+    .example =
+        "switchyard bench layer\n"
+        "switchyard bench layer --preset qwen3-30b-a3b --formats all --bars\n"
+        "switchyard bench layer --checkpoint DIR --tokens 1,512 --routing uniform,zipf --json",
+    .run = run_command};
+
+}  // namespace switchyard::cli

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "switchyard/api/judge.h"
+
+namespace switchyard {
+
+/// What `bench layer` is asked.
+struct BenchLayerOptions {
+  RunOptions source;  // its tokens and routing are replaced by the lists below
+  std::vector<std::string> formats;  // empty: the layer's own
+  std::vector<std::int64_t> tokens = {1, 8, 64, 512};
+  std::vector<RoutingSkew> routing = {RoutingSkew::kUniform};
+  double seconds = 2;  // of calls per row and cache state; five calls are made in any case
+  std::function<void(const std::string& what)> progress;
+};
+
+/// Times of one call, over all calls that were made. Units: µs.
+struct TimeSummary {
+  double p50 = 0, p90 = 0, p99 = 0, least = 0;
+  std::int64_t samples = 0;
+};
+
+/// One state of the caches.
+///
+/// Units:   rates of the p50; distinct_experts is the median over the calls.
+struct CacheState {
+  TimeSummary time;
+  std::int64_t distinct_experts = 0;
+  double gbps = 0, gflops = 0, share_of_roof = 0;
+};
+
+/// One format, token count and routing of one layer.
+struct BenchLayerRow {
+  std::string preset, checkpoint;
+  std::int64_t layer = 0;
+  std::string format, activations, leaf, device, isa;
+  RoutingSkew routing = RoutingSkew::kUniform;
+  std::int64_t threads = 0, tokens = 0, checked_tokens = 0;
+  std::int64_t expert_bytes = 0, packed_bytes = 0;
+  double flops = 0;  // of a call
+  CacheState cold, warm;
+  double router_p50 = 0;      // µs, the router's GEMM and the choice, not part of the times
+  double rel_l2 = 0, budget = 0;
+  std::optional<double> bar;  // share of the roof that the cold p50 is held to
+  bool ok = false;            // correct; says nothing of the bar
+  std::vector<std::string> notices;
+
+  /// True when there is a bar and the cold p50 is below it.
+  bool misses_bar() const { return bar && cold.share_of_roof < *bar; }
+};
+
+/// A format that could not be built, and why.
+struct SkippedFormat {
+  std::int64_t layer = 0;
+  std::string format, reason;
+};
+
+/// Units: 10^9 bytes or operations per second.
+struct MeasuredRoof {
+  double gbps = 0, gflops = 0;
+};
+
+/// All rows, and the roof of the same session that their shares refer to.
+struct BenchLayerResult {
+  bool ok = false;
+  std::vector<BenchLayerRow> rows;
+  std::vector<SkippedFormat> skipped;
+  std::vector<std::string> notices;
+  MeasuredRoof roof, roof_start, roof_end;  // 0.9 quantile of all samples; medians of first and last
+  std::int64_t roof_samples = 0, flush_bytes = 0;
+};
+
+/// How the figures count, in sentences; they go with every result.
+struct BenchRules {
+  std::string_view cold, warm, bytes, flops, router, roof, bar;
+};
+/// The rules of `bench layer`.
+const BenchRules& bench_rules();
+
+/// Times layers with cold and warm caches against the roof of the same session. A layer is built
+/// once per format and freed before the next.
+/// Errors: UsageError, one line; CannotServe; with several formats one that cannot be built is
+///         skipped with its reason, unless all are.
+BenchLayerResult bench_layer(const BenchLayerOptions& options);
+
+}  // namespace switchyard

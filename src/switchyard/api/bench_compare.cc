@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/bench_compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/nearest.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Where one kind of result keeps its rows, what tells them apart, and what is timed.
+struct Kind {
+  std::string_view schema;
+  std::vector<std::string> lists, keys, states;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> all = {
+      {"switchyard.bench.layer.1",
+       {"measurements"},
+       {"preset", "checkpoint", "layer", "format", "activations", "tokens", "routing", "leaf",
+        "threads"},
+       {"cold", "warm"}},
+      {"switchyard.bench.routing.1",
+       {"gemm", "choice"},
+       {"preset", "hidden", "experts", "method", "top_k", "tokens", "threads"},
+       {"gemm", "choice"}}};
+  return all;
+}
+
+struct Timed {
+  double p50 = 0, p90 = 0;
+  std::int64_t samples = 0;
+};
+
+/// One file: its machine, how much its session drifted, and its times by row and state.
+struct Result {
+  std::string name, schema, machine, tier;
+  double drift = 0;
+  std::map<std::pair<std::string, std::string>, Timed> times;
+};
+
+std::string word_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::string machine_of(const Json& machine) {
+  std::vector<std::string> words;
+  for (const char* key : {"cpu_model", "cpus", "cpu_best_isa", "l3_bytes", "gpus", "sm"})
+    words.push_back(cat(key, " ", word_of(machine.at(key))));
+  return join(words);
+}
+
+double drift_of(const Json& file) {
+  if (!file.contains("roof")) return 0;
+  double worst = 0;
+  for (const char* rate : {"gbps", "gflops"}) {
+    const double start = file["roof"].at("start").at(rate), end = file["roof"].at("end").at(rate);
+    require(start > 0 && end > 0, "its roof is not above 0");
+    worst = std::max(worst, std::fabs(end / start - 1));
+  }
+  return worst;
+}
+
+const Kind& kind_of(const std::string& schema) {
+  std::vector<std::string> known;
+  for (const Kind& kind : kinds()) {
+    if (kind.schema == schema) return kind;
+    known.emplace_back(kind.schema);
+  }
+  throw UsageError(cat("its schema '", schema, "' is not one that this version reads: ",
+                       join(known), "; make it anew with this version"));
+}
+
+void add_row(const Kind& kind, const Json& row, Result& out) {
+  std::vector<std::string> words;
+  for (const std::string& key : kind.keys)
+    if (row.contains(key)) words.push_back(cat(key, " ", word_of(row[key])));
+  require(!words.empty(), "it has a row that says of nothing what it is");
+  for (const std::string& state : kind.states) {
+    if (!row.contains(state)) continue;
+    const Json& time = row[state].at("time_us");
+    const Timed timed{time.at("p50"), time.at("p90"), time.at("samples")};
+    require(timed.p50 > 0 && timed.p90 >= timed.p50 && timed.samples > 0, "the times of ",
+            join(words), " are not those of any call");
+    const bool fresh = out.times.insert({{join(words), state}, timed}).second;
+    require(fresh, "it has ", join(words), ", ", state, " twice; keep one");
+  }
+}
+
+Result read_result(const std::string& name, const std::string& text) {
+  try {
+    const Json file = Json::parse(text);
+    Result out;
+    out.name = name;
+    out.schema = file.at("schema");
+    const Kind& kind = kind_of(out.schema);
+    out.machine = machine_of(file.at("machine"));
+    out.tier = file.at("machine").at("cpu_isa");
+    out.drift = drift_of(file);
+    for (const std::string& list : kind.lists)
+      for (const Json& row : file.at(list)) add_row(kind, row, out);
+    return out;
+  } catch (const Json::exception& e) {
+    throw UsageError(cat(name, " is no result of switchyard bench --json: ", e.what()));
+  } catch (const UsageError& e) {
+    throw UsageError(cat(name, " cannot be compared: ", e.what()));
+  }
+}
+
+/// Standard error of a median, as a share of it, from the distance of p90 and p50.
+double median_error(const Timed& t) {
+  constexpr double kP90 = 1.2816, kMedian = 1.2533;  // of a normal distribution
+  return kMedian * (t.p90 - t.p50) / kP90 / t.p50 / std::sqrt(double(t.samples));
+}
+
+ComparedRow judge(const Timed& before, const Timed& after, double least) {
+  ComparedRow row;
+  row.before = before.p50;
+  row.after = after.p50;
+  row.ratio = after.p50 / before.p50;
+  row.bound = std::max(least, 3 * std::hypot(median_error(before), median_error(after)));
+  if (row.ratio > 1 + row.bound) row.change = Change::kSlower;
+  if (row.ratio < 1 / (1 + row.bound)) row.change = Change::kFaster;
+  return row;
+}
+
+void check_machines(const Result& a, const Result& b, Comparison& out, bool across) {
+  require(a.schema == b.schema, a.name, " is of schema ", a.schema, " and ", b.name, " of ",
+          b.schema, "; compare results of one kind");
+  require(across || a.machine == b.machine, "the results are of different machines, ", a.name,
+          " of (", a.machine, ") and ", b.name, " of (", b.machine,
+          "), so their times say nothing of a change; pass --across-machines to see them anyway");
+  if (a.machine != b.machine) out.notices.push_back("the machines differ: " + b.machine);
+  if (a.tier != b.tier)
+    out.notices.push_back(cat("the instruction tiers differ: ", a.tier, " before, ", b.tier,
+                              " after"));
+}
+
+std::string row_name(const std::pair<std::string, std::string>& key) {
+  return cat(key.first, ", ", key.second);
+}
+
+}  // namespace
+
+std::string_view to_string(Change change) {
+  constexpr std::string_view kNames[] = {"faster", "slower", "within noise"};
+  return kNames[std::size_t(change)];
+}
+
+std::string_view compare_rule() {
+  return "a row's bound is the largest of --noise, three standard errors of both medians (from p90 "
+         "- p50), and the drift of either session's roof";
+}
+
+Comparison compare_benches(const CompareOptions& o) {
+  require(o.noise >= 0 && o.noise < 10, "noise = ", o.noise, " is outside 0..10; it is a share, "
+          "0.05 for 5 %");
+  const Result a = read_result(o.before_name, o.before), b = read_result(o.after_name, o.after);
+  Comparison out;
+  out.schema = a.schema;
+  check_machines(a, b, out, o.across_machines);
+  const double least = std::max({o.noise, a.drift, b.drift});
+  for (const auto& [key, before] : a.times) {
+    const auto found = b.times.find(key);
+    if (found == b.times.end()) {
+      out.only_before.push_back(row_name(key));
+      continue;
+    }
+    out.rows.push_back(judge(before, found->second, least));
+    out.rows.back().key = key.first;
+    out.rows.back().state = key.second;
+  }
+  for (const auto& [key, after] : b.times)
+    if (a.times.find(key) == a.times.end()) out.only_after.push_back(row_name(key));
+  require(!out.rows.empty(), o.before_name, " and ", o.after_name,
+          " have no row in common; compare runs of the same shapes, formats, tokens and threads");
+  if (std::max(a.drift, b.drift) > o.noise)
+    out.notices.push_back(cat("a session's roof drifted by ",
+                              int(std::lround(100 * std::max(a.drift, b.drift))),
+                              "%, which widens every bound; a quiet machine tells more"));
+  out.ok = std::none_of(out.rows.begin(), out.rows.end(),
+                        [](const ComparedRow& r) { return r.change == Change::kSlower; });
+  return out;
+}
+
+}  // namespace switchyard
