@@ -9,7 +9,7 @@ help:
 	@echo 'make test     everything that a change must pass; BASE=<commit> limits clang-tidy'
 	@echo 'make soak     full test matrices, repeated, under all sanitizers (hours)'
 	@echo 'make fuzz     fuzz each parser of files for a minute'
-	@echo 'make bench    time one MoE layer of a published shape in every format'
+	@echo 'make bench    time published layers in every format against the roof and their bars'
 	@echo 'make format   apply clang-format to all sources'
 	@echo 'make docs     write the generated parts of the pages'
 

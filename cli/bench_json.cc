@@ -20,9 +20,7 @@ std::string today() {
   return text;
 }
 
-Json roof_json(const MeasuredRoof& roof) {
-  return {{"gbps", roof.gbps}, {"gflops", roof.gflops}};
-}
+Json roof_json(const MeasuredRoof& roof) { return {{"gbps", roof.gbps}, {"gflops", roof.gflops}}; }
 
 Json state_json(const CacheState& s) {
   return {{"time_us", time_json(s.time)},
@@ -98,8 +96,7 @@ Json record_json(const BenchRecord& record) {
 }
 
 Json time_json(const TimeSummary& t) {
-  return {
-      {"p50", t.p50}, {"p90", t.p90}, {"p99", t.p99}, {"min", t.least}, {"samples", t.samples}};
+  return {{"p50", t.p50}, {"p90", t.p90}, {"p99", t.p99}, {"min", t.least}, {"samples", t.samples}};
 }
 
 Json bench_layer_json(const BenchLayerResult& result) {
@@ -122,22 +119,32 @@ Json bench_layer_json(const BenchLayerResult& result) {
 }
 
 std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
-  std::vector<std::string> heads = {">layer",   "format",   ">tokens",  "routing", ">experts",
-                                    ">p50 us",  ">p90 us",  ">p99 us",  ">min us", ">calls",
-                                    ">GB/s",    ">GFLOP/s", ">of roof", ">warm us", ">router us",
+  std::vector<std::string> heads = {">layer",  "format",   ">tokens",  "routing",  ">experts",
+                                    ">p50 us", ">p90 us",  ">p99 us",  ">min us",  ">calls",
+                                    ">GB/s",   ">GFLOP/s", ">of roof", ">warm us", ">router us",
                                     ">rel L2", "ok"};
   if (bars) heads.emplace_back("bar");
   Table table(heads);
   std::vector<std::string> notes;
   for (const BenchLayerRow& r : result.rows) {
     const CacheState& c = r.cold;
-    std::vector<std::string> cells = {
-        cat(r.layer),           std::string(show_format(r.format)), cat(r.tokens),
-        to_string(r.routing),   cat(c.distinct_experts),            fixed(c.time.p50, 1),
-        fixed(c.time.p90, 1),   fixed(c.time.p99, 1),               fixed(c.time.least, 1),
-        cat(c.time.samples),    fixed(c.gbps, 1),                   fixed(c.gflops, 1),
-        percent(c.share_of_roof), fixed(r.warm.time.p50, 1),        fixed(r.router_p50, 1),
-        error_text(r.rel_l2),   r.ok ? "ok" : cat("FAILED, limit ", error_text(r.budget))};
+    std::vector<std::string> cells = {cat(r.layer),
+                                      std::string(show_format(r.format)),
+                                      cat(r.tokens),
+                                      to_string(r.routing),
+                                      cat(c.distinct_experts),
+                                      fixed(c.time.p50, 1),
+                                      fixed(c.time.p90, 1),
+                                      fixed(c.time.p99, 1),
+                                      fixed(c.time.least, 1),
+                                      cat(c.time.samples),
+                                      fixed(c.gbps, 1),
+                                      fixed(c.gflops, 1),
+                                      percent(c.share_of_roof),
+                                      fixed(r.warm.time.p50, 1),
+                                      fixed(r.router_p50, 1),
+                                      error_text(r.rel_l2),
+                                      r.ok ? "ok" : cat("FAILED, limit ", error_text(r.budget))};
     if (bars) cells.push_back(bar_text(r));
     table.add(std::move(cells));
     for (const std::string& notice : r.notices) {

@@ -75,8 +75,9 @@ Answer run_command(Arguments& args) {
 const Command kBenchCompare = {
     .name = "bench compare",
     .summary = "Says which rows of two results became slower or faster beyond their noise",
-    .example = "switchyard bench compare before.json after.json\n"
-               "switchyard bench compare avx512.json amx.json --noise 0.1 --json",
+    .example =
+        "switchyard bench compare before.json after.json\n"
+        "switchyard bench compare avx512.json amx.json --noise 0.1 --json",
     .run = run_command};
 
 }  // namespace switchyard::cli

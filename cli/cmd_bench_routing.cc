@@ -18,8 +18,11 @@ constexpr std::string_view kNaive =
     "ids are held against";
 
 Json row_base(const BenchRoutingResult& r, std::int64_t tokens) {
-  return {{"preset", r.preset},   {"hidden", r.hidden}, {"experts", r.experts},
-          {"threads", r.threads}, {"tokens", tokens}};
+  return {{"preset", r.preset},
+          {"hidden", r.hidden},
+          {"experts", r.experts},
+          {"threads", r.threads},
+          {"tokens", tokens}};
 }
 
 Json to_json(const BenchRoutingResult& result) {
@@ -47,15 +50,17 @@ Json to_json(const BenchRoutingResult& result) {
   }
   for (const SkippedMethod& s : result.skipped)
     skipped.push_back({{"method", to_string(s.method)}, {"reason", s.reason}});
-  return {{"ok", result.ok},           {"rules", {{"naive", kNaive}}},
-          {"gemm", std::move(gemm)},   {"choice", std::move(choice)},
+  return {{"ok", result.ok},
+          {"rules", {{"naive", kNaive}}},
+          {"gemm", std::move(gemm)},
+          {"choice", std::move(choice)},
           {"skipped", std::move(skipped)}};
 }
 
 std::string text_of(const BenchRoutingResult& result) {
-  std::string out = cat("preset   ", result.preset, ", hidden ", result.hidden, ", ",
-                        result.experts, " experts, ", result.threads,
-                        result.threads == 1 ? " thread\n" : " threads\n");
+  std::string out =
+      cat("preset   ", result.preset, ", hidden ", result.hidden, ", ", result.experts,
+          " experts, ", result.threads, result.threads == 1 ? " thread\n" : " threads\n");
   Table gemm({"router GEMM", ">tokens", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
               ">ns/token", ">naive ns/token", ">GB/s", ">max error"});
   for (const RouterGemmRow& g : result.gemm)
@@ -66,10 +71,9 @@ std::string text_of(const BenchRoutingResult& result) {
   Table choice({"choice", ">tokens", ">k", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
                 ">ns/token", ">naive ns/token", "ids agreeing", ">weight error"});
   for (const RouteChoiceRow& c : result.choice)
-    choice.add({std::string(to_string(c.method)), cat(c.tokens), cat(c.top_k),
-                fixed(c.time.p50, 2), fixed(c.time.p90, 2), fixed(c.time.p99, 2),
-                fixed(c.time.least, 2), cat(c.time.samples), fixed(c.ns_per_token, 0),
-                fixed(c.naive_ns_per_token, 0),
+    choice.add({std::string(to_string(c.method)), cat(c.tokens), cat(c.top_k), fixed(c.time.p50, 2),
+                fixed(c.time.p90, 2), fixed(c.time.p99, 2), fixed(c.time.least, 2),
+                cat(c.time.samples), fixed(c.ns_per_token, 0), fixed(c.naive_ns_per_token, 0),
                 cat(c.agreeing, " of ", c.checked, c.differing > 0 ? " FAILED" : ""),
                 error_text(c.max_weight_error)});
   out += cat(gemm.str(), "\n", choice.str());
@@ -104,9 +108,9 @@ struct RoutingFlags {
  private:
   void take_method(const std::string& word) {
     const RoutingMethodType method = to_routing_method(word);
-    require(std::find(options.methods.begin(), options.methods.end(), method) ==
-                options.methods.end(),
-            "--methods names ", to_string(method), " twice; name it once");
+    require(
+        std::find(options.methods.begin(), options.methods.end(), method) == options.methods.end(),
+        "--methods names ", to_string(method), " twice; name it once");
     options.methods.push_back(method);
   }
 };
@@ -132,9 +136,10 @@ Answer run_command(Arguments& args) {
 const Command kBenchRouting = {
     .name = "bench routing",
     .summary = "Times the router's GEMM and every routing method, and checks the ids",
-    .example = "switchyard bench routing\n"
-               "switchyard bench routing --preset deepseek-v3 --methods DeepSeekV3 --tokens 1,512 "
-               "--json",
+    .example =
+        "switchyard bench routing\n"
+        "switchyard bench routing --preset deepseek-v3 --methods DeepSeekV3 --tokens 1,512 "
+        "--json",
     .run = run_command};
 
 }  // namespace switchyard::cli

@@ -1,45 +1,50 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times one MoE layer of a published shape in every format and holds it against the measured roof.
+"""Times the layers that have a speed to reach, and routing; holds them against the bars and the measured roof.
 
-Usage: bench.py [PRESET]   (default qwen3-30b-a3b)
+    bench.py [--seconds X] [--threads N]
+
+Results stand in build/bench/*.json afterwards, ready for render_benchmarks.py and `switchyard bench compare`.
+Exit status: 0 ok, 1 a result is wrong or misses its bar.
 """
+import argparse
 import json
 import subprocess
 import sys
 
+import render_benchmarks
 import tree
 
-FORMATS = ("bf16", "fp8", "fp8_block_scales", "nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8",
-           "w4a8_mxfp4_fp8", "w4a8_nvfp4_fp8")
-TOKENS = (1, 8, 64)
+RUNS = {"qwen3-30b-a3b": ("layer", "--preset", "qwen3-30b-a3b", "--formats", "all", "--bars"),
+        "gpt-oss-20b": ("layer", "--preset", "gpt-oss-20b", "--formats", "w4a16_mxfp4", "--bars"),
+        "routing": ("routing",)}
 
 
-def measure(preset, name, tokens):
-    """The first measurement of one run; None when the run failed (its line is shown)."""
-    args = ["run", "--preset", preset, "--format", name, "--tokens", str(tokens), "--json"]
-    done = subprocess.run([tree.COMMAND, *args], cwd=tree.ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{name:<18} {tokens:>6}  FAILED: {done.stderr.strip() or 'exit ' + str(done.returncode)}")
-        return None
-    return json.loads(done.stdout)["measurements"][0]
+def measure(name, args, folder):
+    """Runs one benchmark and shows its tables; its exit status."""
+    done = subprocess.run([tree.COMMAND, "bench", *args, "--json"], cwd=tree.ROOT, stdout=subprocess.PIPE, text=True)
+    if not done.stdout:
+        return done.returncode or 1
+    (folder / f"{name}.json").write_text(done.stdout)
+    print(render_benchmarks.render([json.loads(done.stdout)]), flush=True)
+    return done.returncode
 
 
 def main():
-    preset = sys.argv[1] if len(sys.argv) > 1 else "qwen3-30b-a3b"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", default="2", help="of calls per row and cache state")
+    parser.add_argument("--threads", default=str(tree.jobs()))
+    args = parser.parse_args()
     tree.build_command()
-    print(f"preset {preset}\n{'format':<18} {'tokens':>6} {'p50 us':>10} {'p99 us':>10} {'GB/s':>8} "
-          f"{'GFLOP/s':>9} {'of roof':>8} {'rel L2':>9}")
-    failed = 0
-    for name in FORMATS:
-        for tokens in TOKENS:
-            m = measure(preset, name, tokens)
-            if m is None:
-                failed += 1
-                continue
-            print(f"{name:<18} {tokens:>6} {m['time_us']['p50']:>10.1f} {m['time_us']['p99']:>10.1f} "
-                  f"{m['gbps']:>8.1f} {m['gflops']:>9.1f} {m['share_of_roof']:>8.2f} "
-                  f"{m['rel_l2']:>9.1e}", flush=True)
+    folder = tree.ROOT / "build/bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for name, words in RUNS.items():
+        extra = ["--threads", args.threads] + (["--seconds", args.seconds] if words[0] == "layer" else [])
+        if measure(name, [*words, *extra], folder):
+            failed.append(name)
+    if failed:
+        print(f"missed a bar, or wrong: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

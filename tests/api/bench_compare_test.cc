@@ -22,8 +22,8 @@ Json state(double p50, double p90, int samples = 100) {
 }
 
 Json row(const std::string& format, int tokens, Json cold) {
-  return {{"preset", "tiny"},      {"layer", 0},       {"format", format},
-          {"activations", "format"}, {"tokens", tokens}, {"routing", "uniform"},
+  return {{"preset", "tiny"},         {"layer", 0},       {"format", format},
+          {"activations", "format"},  {"tokens", tokens}, {"routing", "uniform"},
           {"leaf", "leaf." + format}, {"threads", 2},     {"cold", std::move(cold)}};
 }
 
@@ -82,8 +82,7 @@ TEST(Compare, ScatteredCallsWidenTheBound) {
   const Json after = file({row("bf16", 1, state(120, 190, 9))});
   const Comparison wide = compare(before, after);
   EXPECT_EQ(wide.rows[0].change, Change::kWithinNoise);
-  EXPECT_NEAR(wide.rows[0].bound,
-              3 * std::hypot(0.6, 70.0 / 120) * 1.2533 / 1.2816 / 3, 1e-9);
+  EXPECT_NEAR(wide.rows[0].bound, 3 * std::hypot(0.6, 70.0 / 120) * 1.2533 / 1.2816 / 3, 1e-9);
   const Json many_before = file({row("bf16", 1, state(100, 160, 900))});
   const Json many_after = file({row("bf16", 1, state(120, 190, 900))});
   EXPECT_EQ(compare(many_before, many_after).rows[0].change, Change::kSlower)
@@ -113,9 +112,8 @@ TEST(Compare, ColdAndWarmAreRowsOfTheirOwn) {
 }
 
 TEST(Compare, ListsWhatOnlyOneFileHolds) {
-  const Comparison c =
-      compare(file({row("bf16", 1, state(1, 1)), row("bf16", 8, state(1, 1))}),
-              file({row("bf16", 8, state(1, 1)), row("nvfp4", 1, state(1, 1))}));
+  const Comparison c = compare(file({row("bf16", 1, state(1, 1)), row("bf16", 8, state(1, 1))}),
+                               file({row("bf16", 8, state(1, 1)), row("nvfp4", 1, state(1, 1))}));
   EXPECT_THAT(c.only_before, ElementsAre(HasSubstr("bf16, activations format, tokens 1")));
   EXPECT_THAT(c.only_after, ElementsAre(HasSubstr("nvfp4")));
   EXPECT_EQ(c.rows.size(), 1u);
@@ -168,8 +166,7 @@ TEST(Compare, RoutingResultsHaveTheirOwnRows) {
   a.erase("roof");
   a["schema"] = "switchyard.bench.routing.1";
   a["gemm"] = {{{"preset", "tiny"}, {"tokens", 1}, {"gemm", state(10, 10)}}};
-  a["choice"] = {
-      {{"preset", "tiny"}, {"tokens", 1}, {"method", "TopK"}, {"choice", state(5, 5)}}};
+  a["choice"] = {{{"preset", "tiny"}, {"tokens", 1}, {"method", "TopK"}, {"choice", state(5, 5)}}};
   Json b = a;
   b["choice"][0]["choice"] = state(6, 6);
   const Comparison c = compare(a, b);

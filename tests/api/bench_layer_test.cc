@@ -68,9 +68,8 @@ TEST_F(BenchLayer, EveryRowIsTimedColdAndWarmAndChecked) {
       EXPECT_LE(s->time.least, s->time.p50);
       EXPECT_LE(s->time.p50, s->time.p90);
       EXPECT_LE(s->time.p90, s->time.p99);
-      EXPECT_EQ(s->distinct_experts, r.routing == RoutingSkew::kOne || r.tokens == 1
-                                         ? 2
-                                         : s->distinct_experts);
+      EXPECT_EQ(s->distinct_experts,
+                r.routing == RoutingSkew::kOne || r.tokens == 1 ? 2 : s->distinct_experts);
       const LayerCost cost{double(s->distinct_experts * r.expert_bytes), r.flops};
       EXPECT_DOUBLE_EQ(s->gbps, cost.bytes / s->time.p50 * 1e-3);
       EXPECT_DOUBLE_EQ(s->gflops, cost.flops / s->time.p50 * 1e-3);

@@ -44,7 +44,8 @@ std::vector<double> naive(const checkpoint::LayerWeights& w, const Call& call) {
 }
 
 // What the layer gives in f32 mode, where no quantiser stands between it and plain loops.
-double distance_to_naive(const checkpoint::LayerWeights& layer, const checkpoint::LayerWeights& by) {
+double distance_to_naive(const checkpoint::LayerWeights& layer,
+                         const checkpoint::LayerWeights& by) {
   BuildOptions exact;
   exact.activations = ActivationMode::kF32;
   const MoeLayer built = make_layer(layer, exact);
@@ -67,8 +68,7 @@ TEST_P(Latent, EveryModeAndDtypeKeepsItsBudget) {
         if (mode == ActivationMode::kF32 && dtype != Dtype::kF32) continue;  // its output rounds
         expect_close(c, std::string(to_string(mode)) + " " + std::string(to_string(dtype)));
       }
-  for (CpuIsa isa : test::runnable_tiers())
-    expect_close_on(isa, latent_case(leaf()), "every tier");
+  for (CpuIsa isa : test::runnable_tiers()) expect_close_on(isa, latent_case(leaf()), "every tier");
 }
 
 TEST_P(Latent, PlainLoopsAgreeAndEachStageShows) {
@@ -122,8 +122,8 @@ TEST_P(Latent, BitsDoNotDependOnBatchOrThreads) {
     for (std::int64_t t : {0, 63, 66}) {
       one.set_hidden({many.exact.begin() + t * 160, many.exact.begin() + (t + 1) * 160});
       const std::vector<std::byte> alone = one.run();
-      EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
-                             all.begin() + t * std::int64_t(alone.size())));
+      EXPECT_TRUE(
+          std::equal(alone.begin(), alone.end(), all.begin() + t * std::int64_t(alone.size())));
     }
   }
 }

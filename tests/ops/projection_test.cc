@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The unquantised projection: every twin and dtype against the oracle, its bits, its mistakes.
+#include "switchyard/ops/projection/projection.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +10,6 @@
 
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/base/random.h"
-#include "switchyard/ops/projection/projection.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/usage_error.h"
 

@@ -14,7 +14,7 @@ namespace switchyard {
 
 /// What `bench layer` is asked.
 struct BenchLayerOptions {
-  RunOptions source;  // its tokens and routing are replaced by the lists below
+  RunOptions source;                 // its tokens and routing are replaced by the lists below
   std::vector<std::string> formats;  // empty: the layer's own
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};
   std::vector<RoutingSkew> routing = {RoutingSkew::kUniform};
@@ -47,7 +47,7 @@ struct BenchLayerRow {
   std::int64_t expert_bytes = 0, packed_bytes = 0;
   double flops = 0;  // of a call
   CacheState cold, warm;
-  double router_p50 = 0;      // µs, the router's GEMM and the choice, not part of the times
+  double router_p50 = 0;  // µs, the router's GEMM and the choice, not part of the times
   double rel_l2 = 0, budget = 0;
   std::optional<double> bar;  // share of the roof that the cold p50 is held to
   bool ok = false;            // correct; says nothing of the bar
@@ -74,7 +74,8 @@ struct BenchLayerResult {
   std::vector<BenchLayerRow> rows;
   std::vector<SkippedFormat> skipped;
   std::vector<std::string> notices;
-  MeasuredRoof roof, roof_start, roof_end;  // 0.9 quantile of all samples; medians of first and last
+  MeasuredRoof roof, roof_start,
+      roof_end;  // 0.9 quantile of all samples; medians of first and last
   std::int64_t roof_samples = 0, flush_bytes = 0;
 };
 

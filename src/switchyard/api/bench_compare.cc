@@ -139,8 +139,8 @@ void check_machines(const Result& a, const Result& b, Comparison& out, bool acro
           "), so their times say nothing of a change; pass --across-machines to see them anyway");
   if (a.machine != b.machine) out.notices.push_back("the machines differ: " + b.machine);
   if (a.tier != b.tier)
-    out.notices.push_back(cat("the instruction tiers differ: ", a.tier, " before, ", b.tier,
-                              " after"));
+    out.notices.push_back(
+        cat("the instruction tiers differ: ", a.tier, " before, ", b.tier, " after"));
 }
 
 std::string row_name(const std::pair<std::string, std::string>& key) {
@@ -160,7 +160,8 @@ std::string_view compare_rule() {
 }
 
 Comparison compare_benches(const CompareOptions& o) {
-  require(o.noise >= 0 && o.noise < 10, "noise = ", o.noise, " is outside 0..10; it is a share, "
+  require(o.noise >= 0 && o.noise < 10, "noise = ", o.noise,
+          " is outside 0..10; it is a share, "
           "0.05 for 5 %");
   const Result a = read_result(o.before_name, o.before), b = read_result(o.after_name, o.after);
   Comparison out;

@@ -90,7 +90,8 @@ CacheState time_state(LayerCall& call, double seconds, Next&& next) {
     times.push_back(call.forward());
     distinct.push_back(double(call.distinct_experts()));
   }
-  return {.time = summarise(times), .distinct_experts = std::int64_t(tune::percentile(distinct, 0.5))};
+  return {.time = summarise(times),
+          .distinct_experts = std::int64_t(tune::percentile(distinct, 0.5))};
 }
 
 /// One built layer.
@@ -244,19 +245,25 @@ void time_format(const Source& source, const Source::Entry& entry, const std::st
 
 const BenchRules& bench_rules() {
   static constexpr BenchRules rules{
-      .cold = "fresh routing for every call, after every thread has read other memory of twice the "
-              "last-level cache: neither weights nor workspace are in any cache",
+      .cold =
+          "fresh routing for every call, after every thread has read other memory of twice the "
+          "last-level cache: neither weights nor workspace are in any cache",
       .warm = "the same routing in call after call, nothing in between",
-      .bytes = "GB/s counts the stored bytes of the distinct routed experts touched, scales "
-               "included, codes as stored and not as packed",
-      .flops = "GFLOP/s counts 2 (2 or 3) H I k T of the routed experts; a shared expert is in the "
-               "time and not in the count",
-      .router = "times start from given fp32 logits and include choice, quantisers, experts, shared "
-                "expert and finalize; the router's GEMM and choice are timed apart",
-      .roof = "0.9 quantile of samples taken before, between and after the rows: one stream per "
-              "thread over more than the caches, and the tier's widest dot product in registers",
-      .bar = "share of the roof that the cold p50 is held to; one that was set in ms on another "
-             "machine is carried over by its share of that machine's roof"};
+      .bytes =
+          "GB/s counts the stored bytes of the distinct routed experts touched, scales "
+          "included, codes as stored and not as packed",
+      .flops =
+          "GFLOP/s counts 2 (2 or 3) H I k T of the routed experts; a shared expert is in the "
+          "time and not in the count",
+      .router =
+          "times start from given fp32 logits and include choice, quantisers, experts, shared "
+          "expert and finalize; the router's GEMM and choice are timed apart",
+      .roof =
+          "0.9 quantile of samples taken before, between and after the rows: one stream per "
+          "thread over more than the caches, and the tier's widest dot product in registers",
+      .bar =
+          "share of the roof that the cold p50 is held to; one that was set in ms on another "
+          "machine is carried over by its share of that machine's roof"};
   return rules;
 }
 
@@ -277,8 +284,8 @@ BenchLayerResult bench_layer(const BenchLayerOptions& o) {
         out.skipped.push_back({entry.index, format, e.what()});
       }
     }
-  if (out.rows.empty()) throw UsageError(cat("no format can be built; the first says: ",
-                                             out.skipped.front().reason));
+  if (out.rows.empty())
+    throw UsageError(cat("no format can be built; the first says: ", out.skipped.front().reason));
   session->finish(out);
   for (BenchLayerRow& row : out.rows) finish_row(out.roof, row);
   out.ok = std::all_of(out.rows.begin(), out.rows.end(), [](const auto& r) { return r.ok; });

@@ -124,8 +124,9 @@ RouterGemmRow time_gemm(const BenchRoutingOptions& o, Traffic& traffic, std::int
   const double us = time_of([&] { ops::router_gemm_ref(traffic.gemm(0, checked, naive)); });
   const ops::RouterGemmArgs g = traffic.gemm(0, checked, naive);
   for (std::int64_t i = 0; i < checked * g.logits.cols; ++i)
-    row.max_error = std::max(row.max_error, double(std::fabs(naive[std::size_t(i)] -
-                                                             traffic.logits(0)[std::size_t(i)])));
+    row.max_error =
+        std::max(row.max_error,
+                 double(std::fabs(naive[std::size_t(i)] - traffic.logits(0)[std::size_t(i)])));
   row.ns_per_token = row.time.p50 * 1e3 / double(tokens);
   row.naive_ns_per_token = us * 1e3 / double(checked);
   row.gbps = double(g.logits.cols) * double(g.hidden) * 4 / row.time.p50 * 1e-3;
@@ -166,9 +167,8 @@ RouteChoiceRow time_choice(const BenchRoutingOptions& o, Traffic& traffic, const
   std::vector<float> weights;
   std::vector<ops::RouteArgs> calls;
   for (int b = 0; b < kBatches; ++b) calls.push_back(traffic.route(spec, b, tokens, ids, weights));
-  row.time = time_calls(o.seconds, [&](std::int64_t i) {
-    ops::route_cpu(calls[std::size_t(i % kBatches)], pool);
-  });
+  row.time = time_calls(
+      o.seconds, [&](std::int64_t i) { ops::route_cpu(calls[std::size_t(i % kBatches)], pool); });
   row.ns_per_token = row.time.p50 * 1e3 / double(tokens);
   std::fill(ids.begin(), ids.end(), -1);
   ops::route_cpu(calls[0], pool);
