@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ggml: the experts of one layer as its models build them (three mul_mat_id, SwiGLU, weighted sum), with the
-// repacked weight buffer where ggml has one for the type and the operation.
+// ggml: the experts of one layer as its models build them (three mul_mat_id, SwiGLU, weighted sum),
+// with the repacked weight buffer where ggml has one for the type and the operation.
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
@@ -16,19 +16,22 @@ using peers::Shape;
 
 ggml_type type_named(const std::string& name) {
   for (int i = 0; i < GGML_TYPE_COUNT; ++i)
-    if (ggml_type_name(ggml_type(i)) != nullptr && name == ggml_type_name(ggml_type(i))) return ggml_type(i);
+    if (ggml_type_name(ggml_type(i)) != nullptr && name == ggml_type_name(ggml_type(i)))
+      return ggml_type(i);
   throw std::runtime_error("this ggml has no type " + name);
 }
 
 struct Context {
-  ggml_context* value = ggml_init({ggml_tensor_overhead() * 256 + ggml_graph_overhead(), nullptr, true});
+  ggml_context* value =
+      ggml_init({ggml_tensor_overhead() * 256 + ggml_graph_overhead(), nullptr, true});
   ~Context() { ggml_free(value); }
 };
 
 /// The layer's graph over weights and activations that live in buffers of their own.
 class Layer {
  public:
-  Layer(const Shape& s, std::mt19937& random) : s_(s), backend_(ggml_backend_cpu_init()), type_(type_named(s.type)) {
+  Layer(const Shape& s, std::mt19937& random)
+      : s_(s), backend_(ggml_backend_cpu_init()), type_(type_named(s.type)) {
     ggml_backend_cpu_set_n_threads(backend_, s.threads);
     gate_ = ggml_new_tensor_3d(weights_.value, type_, s.hidden, s.inter, s.experts);
     up_ = ggml_new_tensor_3d(weights_.value, type_, s.hidden, s.inter, s.experts);
@@ -49,9 +52,12 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
 
   const std::string& note() const { return note_; }
-  void set_ids(const std::vector<int32_t>& ids) { ggml_backend_tensor_set(ids_, ids.data(), 0, ids.size() * 4); }
+  void set_ids(const std::vector<int32_t>& ids) {
+    ggml_backend_tensor_set(ids_, ids.data(), 0, ids.size() * 4);
+  }
   void compute() {
-    if (ggml_backend_graph_compute(backend_, graph_) != GGML_STATUS_SUCCESS) throw std::runtime_error("compute failed");
+    if (ggml_backend_graph_compute(backend_, graph_) != GGML_STATUS_SUCCESS)
+      throw std::runtime_error("compute failed");
   }
 
   /// rel L2 of one choice's up projection against plain loops over the dequantised weights.
@@ -62,7 +68,8 @@ class Layer {
     ggml_backend_tensor_get(up_out_, got.data(), 0, got.size() * 4);  // token 0, choice 0
     double difference = 0, size = 0;
     for (int64_t n = 0; n < s_.inter; ++n) {
-      const size_t at = (size_t(ids[0]) * size_t(s_.inter) + size_t(n)) * ggml_row_size(type_, s_.hidden);
+      const size_t at =
+          (size_t(ids[0]) * size_t(s_.inter) + size_t(n)) * ggml_row_size(type_, s_.hidden);
       dequantise(codes_.data() + at, row);
       double sum = 0;
       for (int64_t k = 0; k < s_.hidden; ++k) sum += double(row[size_t(k)]) * input_[size_t(k)];
@@ -82,7 +89,8 @@ class Layer {
     rows = ggml_mul(c, rows, scale_);
     ggml_tensor* out = nullptr;
     for (int64_t j = 0; j < s_.top_k; ++j) {
-      ggml_tensor* choice = ggml_view_2d(c, rows, s_.hidden, s_.tokens, rows->nb[2], size_t(j) * rows->nb[1]);
+      ggml_tensor* choice =
+          ggml_view_2d(c, rows, s_.hidden, s_.tokens, rows->nb[2], size_t(j) * rows->nb[1]);
       out = out == nullptr ? choice : ggml_add(c, out, choice);
     }
     if (s_.top_k == 1) out = ggml_cont(c, out);
@@ -96,7 +104,8 @@ class Layer {
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);
     auto* extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
         ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts"));
-    for (ggml_backend_buffer_type_t* at = extra != nullptr ? extra(device) : nullptr; at != nullptr && *at != nullptr; ++at)
+    for (ggml_backend_buffer_type_t* at = extra != nullptr ? extra(device) : nullptr;
+         at != nullptr && *at != nullptr; ++at)
       if (serves(device, *at)) return *at;
     return ggml_backend_cpu_buffer_type();
   }
@@ -121,7 +130,8 @@ class Layer {
       codes_.resize(size_t(s_.experts * rows) * ggml_row_size(type_, k));
       for (int64_t e = 0; e < s_.experts; ++e) {
         const std::vector<float> values = peers::normals(rows * k, 1 / std::sqrt(float(k)), random);
-        ggml_quantize_chunk(type_, values.data(), codes_.data() + size_t(e * rows) * ggml_row_size(type_, k), 0, rows, k,
+        ggml_quantize_chunk(type_, values.data(),
+                            codes_.data() + size_t(e * rows) * ggml_row_size(type_, k), 0, rows, k,
                             nullptr);
       }
       ggml_backend_tensor_set(w, codes_.data(), 0, codes_.size());
@@ -140,7 +150,8 @@ class Layer {
   ggml_backend_t backend_;
   ggml_type type_;
   Context weights_, io_;
-  ggml_tensor *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr, *x_ = nullptr, *ids_ = nullptr, *scale_ = nullptr;
+  ggml_tensor *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr, *x_ = nullptr, *ids_ = nullptr,
+              *scale_ = nullptr;
   ggml_tensor* up_out_ = nullptr;
   ggml_cgraph* graph_ = nullptr;
   std::vector<char> codes_;
@@ -156,7 +167,8 @@ int run(const Shape& s) {
   const std::vector<double> times = peers::time_calls(
       s, random, [&](const std::vector<int32_t>& ids) { layer.set_ids(ids); },
       [&](const std::vector<int32_t>&) { layer.compute(); });
-  peers::print_result(times, std::string("ggml ") + ggml_version(), "weights in " + layer.note(), error);
+  peers::print_result(times, std::string("ggml ") + ggml_version(), "weights in " + layer.note(),
+                      error);
   return error < 0.05 ? 0 : 1;  // its activations are quantised to 8 bits
 }
 

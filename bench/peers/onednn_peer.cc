@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneDNN: one prepacked matmul per expert and projection pair, timed alone. Gathering rows, activation and the
-// weighted sum are left out, which flatters the peer.
-#include <dnnl.hpp>
-
+// oneDNN: one prepacked matmul per expert and projection pair, timed alone. Gathering rows,
+// activation and the weighted sum are left out, which flatters the peer.
 #include <cmath>
 #include <cstring>
+#include <dnnl.hpp>
 #include <map>
 #include <stdexcept>
 
@@ -33,7 +32,8 @@ float from_bf16(uint16_t v) {
 /// One projection of every expert: [rows, k] x [k, n].
 class Projection {
  public:
-  Projection(dnnl::engine& engine, dnnl::stream& stream, const Shape& s, int64_t k, int64_t n, std::mt19937& random)
+  Projection(dnnl::engine& engine, dnnl::stream& stream, const Shape& s, int64_t k, int64_t n,
+             std::mt19937& random)
       : engine_(engine), stream_(stream), int8_(s.type == "int8"), k_(k), n_(n) {
     const memory::desc packed = describe(32, Tag::any, {}).weights_desc();
     weights_desc_ = packed;
@@ -50,7 +50,8 @@ class Projection {
           v = from_bf16(bf16.back());
         }
       }
-      memory from({{k, n}, weight_type(), Tag::ab}, engine, int8_ ? (void*)i8.data() : (void*)bf16.data());
+      memory from({{k, n}, weight_type(), Tag::ab}, engine,
+                  int8_ ? (void*)i8.data() : (void*)bf16.data());
       weights_.emplace_back(packed, engine);
       dnnl::reorder(from, weights_.back()).execute(stream, from, weights_.back());
       stream.wait();
@@ -65,7 +66,9 @@ class Projection {
       found = calls_.emplace(rows, dnnl::matmul(describe(rows, Tag::undef, weights_desc_))).first;
     memory in({{rows, k_}, int8_ ? Type::u8 : Type::bf16, Tag::ab}, engine_, const_cast<void*>(x));
     memory out({{rows, n_}, Type::f32, Tag::ab}, engine_, y);
-    found->second.execute(stream_, {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, weights_[size_t(e)]}, {DNNL_ARG_DST, out}});
+    found->second.execute(
+        stream_,
+        {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, weights_[size_t(e)]}, {DNNL_ARG_DST, out}});
   }
 
   /// rel L2 of the last expert's product of one row against plain loops.
@@ -77,7 +80,8 @@ class Projection {
     for (int64_t n = 0; n < n_; ++n) {
       double sum = 0;
       for (int64_t k = 0; k < k_; ++k) {
-        const double v = int8_ ? x[size_t(k)] : from_bf16(uint16_t(x[size_t(2 * k)] | x[size_t(2 * k + 1)] << 8));
+        const double v = int8_ ? x[size_t(k)]
+                               : from_bf16(uint16_t(x[size_t(2 * k)] | x[size_t(2 * k + 1)] << 8));
         sum += v * plain_[size_t(k * n_ + n)];
       }
       difference += (sum - y[size_t(n)]) * (sum - y[size_t(n)]);
@@ -90,7 +94,8 @@ class Projection {
   Type weight_type() const { return int8_ ? Type::s8 : Type::bf16; }
 
   dnnl::matmul::primitive_desc describe(int64_t rows, Tag tag, const memory::desc& weights) const {
-    const memory::desc x({rows, k_}, int8_ ? Type::u8 : Type::bf16, Tag::ab), y({rows, n_}, Type::f32, Tag::ab);
+    const memory::desc x({rows, k_}, int8_ ? Type::u8 : Type::bf16, Tag::ab),
+        y({rows, n_}, Type::f32, Tag::ab);
     const memory::desc w = tag == Tag::any ? memory::desc({k_, n_}, weight_type(), tag) : weights;
     return {dnnl::matmul::desc(x, w, y), engine_};
   }
@@ -120,11 +125,13 @@ std::vector<uint8_t> activations(bool int8, int64_t count, std::mt19937& random)
 }
 
 int run(const Shape& s) {
-  if (s.type != "bf16" && s.type != "int8") throw std::runtime_error("type " + s.type + " is neither bf16 nor int8");
+  if (s.type != "bf16" && s.type != "int8")
+    throw std::runtime_error("type " + s.type + " is neither bf16 nor int8");
   std::mt19937 random(1);
   dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
-  Projection fc1(engine, stream, s, s.hidden, 2 * s.inter, random), fc2(engine, stream, s, s.inter, s.hidden, random);
+  Projection fc1(engine, stream, s, s.hidden, 2 * s.inter, random),
+      fc2(engine, stream, s, s.inter, s.hidden, random);
   const int64_t rows = s.tokens * s.top_k;
   const std::vector<uint8_t> x = activations(s.type == "int8", rows * s.hidden, random);
   const std::vector<uint8_t> inter = activations(s.type == "int8", rows * s.inter, random);
@@ -136,7 +143,8 @@ int run(const Shape& s) {
     for (int64_t e = 0; e < s.experts; ++e) {
       const int64_t m = counts[size_t(e)];
       if (m == 0) continue;
-      fc1.run(e, m, x.data() + size_t(at * s.hidden) * fc1.in_bytes(), gate_up.data() + at * 2 * s.inter);
+      fc1.run(e, m, x.data() + size_t(at * s.hidden) * fc1.in_bytes(),
+              gate_up.data() + at * 2 * s.inter);
       fc2.run(e, m, inter.data() + size_t(at * s.inter) * fc2.in_bytes(), y.data() + at * s.hidden);
       at += m;
     }
@@ -150,7 +158,8 @@ int run(const Shape& s) {
   const std::vector<double> times = peers::time_calls(s, random, prepare, product);
   const dnnl_version_t* v = dnnl_version();
   peers::print_result(times,
-                      "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch),
+                      "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
+                          std::to_string(v->patch),
                       "matmuls alone", error);
   return error < 1e-2 ? 0 : 1;
 }

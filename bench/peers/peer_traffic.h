@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What every peer's program shares: the shape from the command line, seeded uniform routing, a cache that is
-// read empty between calls, and one line of JSON.
+// What every peer's program shares: the shape from the command line, seeded uniform routing, a
+// cache that is read empty between calls, and one line of JSON.
 
 #include <algorithm>
 #include <chrono>
@@ -26,13 +26,18 @@ struct Shape {
 
 inline Shape read_shape(int argc, char** argv) {
   if (argc != 10) {
-    std::fprintf(stderr, "usage: %s HIDDEN INTER EXPERTS TOP_K TOKENS THREADS TYPE SECONDS FLUSH_BYTES\n", argv[0]);
+    std::fprintf(stderr,
+                 "usage: %s HIDDEN INTER EXPERTS TOP_K TOKENS THREADS TYPE SECONDS FLUSH_BYTES\n",
+                 argv[0]);
     std::exit(2);
   }
   const auto whole = [&](int i) { return std::strtoll(argv[i], nullptr, 10); };
-  Shape s{whole(1), whole(2), whole(3), whole(4), whole(5), int(whole(6)), argv[7], std::atof(argv[8]), whole(9)};
-  if (s.hidden < 1 || s.inter < 1 || s.experts < s.top_k || s.top_k < 1 || s.tokens < 1 || s.threads < 1) {
-    std::fprintf(stderr, "%s: a size is below 1, or more experts are chosen than there are\n", argv[0]);
+  Shape s{whole(1),      whole(2), whole(3),           whole(4), whole(5),
+          int(whole(6)), argv[7],  std::atof(argv[8]), whole(9)};
+  if (s.hidden < 1 || s.inter < 1 || s.experts < s.top_k || s.top_k < 1 || s.tokens < 1 ||
+      s.threads < 1) {
+    std::fprintf(stderr, "%s: a size is below 1, or more experts are chosen than there are\n",
+                 argv[0]);
     std::exit(2);
   }
   return s;
@@ -55,7 +60,8 @@ inline std::vector<float> normals(int64_t count, float size, std::mt19937& rando
   std::vector<float> out(static_cast<size_t>(count));
   for (float& v : out) {
     const uint32_t b = random();
-    v = size * float(int(b & 255) + int(b >> 8 & 255) + int(b >> 16 & 255) + int(b >> 24) - 510) / 147.8f;
+    v = size * float(int(b & 255) + int(b >> 8 & 255) + int(b >> 16 & 255) + int(b >> 24) - 510) /
+        147.8f;
   }
   return out;
 }
@@ -85,7 +91,8 @@ class Flush {
 
 /// Times `call(ids)` with cold caches until the seconds are spent; `prepare(ids)` is not timed.
 template <class Prepare, class Call>
-std::vector<double> time_calls(const Shape& s, std::mt19937& random, Prepare&& prepare, Call&& call) {
+std::vector<double> time_calls(const Shape& s, std::mt19937& random, Prepare&& prepare,
+                               Call&& call) {
   using Clock = std::chrono::steady_clock;
   Flush flush(s);
   std::vector<double> times;
@@ -97,18 +104,23 @@ std::vector<double> time_calls(const Shape& s, std::mt19937& random, Prepare&& p
     const auto start = Clock::now();
     call(ids);
     const auto stop = Clock::now();
-    if (i > 0) times.push_back(std::chrono::duration<double, std::micro>(stop - start).count());  // the first is warm-up
+    if (i > 0)
+      times.push_back(
+          std::chrono::duration<double, std::micro>(stop - start).count());  // the first is warm-up
     if (times.size() >= 5 && std::chrono::duration<double>(stop - begin).count() > s.seconds) break;
   }
   std::sort(times.begin(), times.end());
   return times;
 }
 
-inline void print_result(const std::vector<double>& times, const std::string& version, const std::string& note,
-                         double error) {
-  const auto at = [&](double share) { return times[std::min(times.size() - 1, size_t(share * double(times.size())))]; };
+inline void print_result(const std::vector<double>& times, const std::string& version,
+                         const std::string& note, double error) {
+  const auto at = [&](double share) {
+    return times[std::min(times.size() - 1, size_t(share * double(times.size())))];
+  };
   std::printf(
-      "{\"p50\": %.2f, \"p90\": %.2f, \"min\": %.2f, \"samples\": %zu, \"version\": \"%s\", \"note\": \"%s\", "
+      "{\"p50\": %.2f, \"p90\": %.2f, \"min\": %.2f, \"samples\": %zu, \"version\": \"%s\", "
+      "\"note\": \"%s\", "
       "\"rel_l2\": %.3e}\n",
       at(0.5), at(0.9), times.front(), times.size(), version.c_str(), note.c_str(), error);
 }
