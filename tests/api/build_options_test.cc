@@ -122,13 +122,11 @@ void threads() {
 }
 
 void ep() {
-  EXPECT_THAT(usage_error_of([] { build(with([&](BuildOptions& o) { o.ep = 2; })); }),
-              HasSubstr("ep 2"));
+  EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.ep = 2; })), HasSubstr("ep 2 x tp 1"));
 }
 
 void tp() {
-  EXPECT_THAT(usage_error_of([] { build(with([&](BuildOptions& o) { o.tp = 3; })); }),
-              HasSubstr("tp 3"));
+  EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.tp = 3; })), HasSubstr("ep 1 x tp 3"));
 }
 
 void parallel() {
@@ -139,6 +137,8 @@ void parallel() {
 
 void slots() {
   EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.slots = 5; })), HasSubstr("eplb_unsupported"));
+  EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.slots = 7; })),
+              HasSubstr("path_not_enabled: slots = 7 for 6 experts"));
   EXPECT_EQ(report(build(with([&](BuildOptions& o) { o.slots = 6; })))["deployment"]["slots"], 6);
 }
 
@@ -168,9 +168,27 @@ void with_shared() {
 }
 
 void with_parallel_mlp() {
-  EXPECT_THAT(
-      usage_error_of([] { build(with([&](BuildOptions& o) { o.with_parallel_mlp = true; })); }),
-      HasSubstr("not built"));
+  const BuildOptions asked = with([&](BuildOptions& o) {
+    o.threads = 2;
+    o.with_parallel_mlp = true;
+  });
+  EXPECT_THAT(usage_error_of([&] { build(asked); }), HasSubstr("no MLP beside"));
+  // What a shared expert would add: the same weights in either place give the same bits.
+  checkpoint::LayerWeights shared = weights_of("none"), beside = weights_of("none");
+  beside.parallel_mlp = std::move(beside.shared);
+  beside.shared.reset();
+  beside.problem.num_shared = 0, beside.problem.shared_inter = 0;
+  beside.problem.shared_gate = false;
+  const MoeLayer joined = LayerBuilder::build(beside, asked),
+                 alone = LayerBuilder::build(beside, with([&](BuildOptions&o) { o.threads = 2; })),
+                 own = LayerBuilder::build(shared, with([&](BuildOptions&o) { o.threads = 2; }));
+  EXPECT_EQ(joined.problem().shared_inter, 64);
+  EXPECT_EQ(output(joined), output(own));
+  EXPECT_TRUE(test::judge(joined, 9).ok(test::budgets_of(joined)));
+  EXPECT_GT(rel(output(alone), output(joined)), 1e-3);
+  beside.shared = shared.shared;
+  EXPECT_THAT(usage_error_of([&] { LayerBuilder::build(beside, asked); }),
+              HasSubstr("a shared expert of its own"));
 }
 
 void top_k() {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "switchyard/api/strategies.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
 #include "switchyard/core/shared_fusion.h"
@@ -28,13 +29,23 @@ void drop_shared(LayerWeights& w) {
   w.problem.shared_gate = false;
 }
 
+/// The parallel MLP adds to the block's output what a shared expert adds.
+void join_parallel_mlp(LayerWeights& w) {
+  require(w.parallel_mlp.has_value(), "with_parallel_mlp is set and layer ", w.layer,
+          " has no MLP beside its MoE block, as Granite's shared_mlp is one; leave it out");
+  require(!w.shared, "with_parallel_mlp is set and layer ", w.layer,
+          " has a shared expert of its own; leave one of the two out");
+  w.shared = std::move(w.parallel_mlp);
+  w.problem.num_shared = 1;
+  w.problem.shared_inter = w.shared->weights.up.rows;
+  w.problem.shared_gate = !w.shared->gate.empty();
+}
+
 /// What the options change of the layer itself.
 void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   Problem& p = w.problem;
-  require(!o.with_parallel_mlp,
-          "with_parallel_mlp is set, but the one MLP of that kind, Granite's shared_mlp beside the "
-          "MoE block, is not built yet; leave it out");
   if (!o.with_shared) drop_shared(w);
+  if (o.with_parallel_mlp) join_parallel_mlp(w);
   if (o.top_k) {
     require(p.routing.choice == ChoiceRule::kTopK || *o.top_k == p.top_k(), "top_k = ", *o.top_k,
             ": this layer's routing fixes it at ", p.top_k(), "; leave it out");
@@ -42,8 +53,6 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
   }
   if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
   if (o.combine) p.combine = *o.combine;
-  require(o.slots <= p.num_experts(), "slots = ", o.slots, " for ", p.num_experts(),
-          " experts: replicated experts are not built yet; use one slot for each or 0");
   // A format that is declared weight-only keeps its bf16 activations until another one is asked
   // for.
   const bool converts = o.format && leaves::to_format(*o.format) != p.format;
@@ -53,13 +62,13 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
 }
 
 Deployment make_deployment(const BuildOptions& o) {
-  require(o.ep == 1 && o.tp == 1, "a layer on ep ", o.ep, " x tp ", o.tp,
-          " ranks is not built yet; this version runs a layer on one rank");
   require(o.threads >= 0 && o.threads <= 1024, "threads = ", o.threads,
           " is outside 0..1024; 0 means every CPU");
   Deployment d;
   d.device = o.device.value_or(Device::kCpu);
   d.slots = o.slots;
+  d.ep = o.ep;
+  d.tp = o.tp;
   if (o.parallel) d.parallel = *o.parallel;
   d.fuse_shared = o.fuse_shared;
   d.env = resolve::environment();
@@ -73,6 +82,10 @@ Deployment make_deployment(const BuildOptions& o) {
 resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
   resolve::Report report = resolve::resolve(p, d, request);
+  const Eligibility built = api::can_build(p, d);
+  if (!report.winner.empty() && !built.eligible())
+    throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
+                      resolve::to_json(report));
   if (!report.winner.empty()) return report;
   std::string why = "nothing was considered";
   for (const resolve::Rejection& r : report.rejected)
@@ -86,19 +99,13 @@ resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOp
 /// The leaf of the shared expert's own format, asked about a layer that is only that FFN.
 const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& d) {
   if (!w.shared) return nullptr;
-  const leaves::Found found = leaves::find_leaf(w.shared->format, d.device);
-  Eligibility verdict = found.verdict;
-  if (found.leaf != nullptr) {
-    Problem p = w.problem;
-    p.format = std::string(found.leaf->id.quant);
-    p.inter = w.shared->weights.up.rows;
-    p.latent = 0;  // it reads the hidden states
-    p.activation = w.shared->activation;
-    verdict = found.leaf->can_implement(p, d);
-  }
-  if (!verdict.eligible())
+  Problem p = w.problem;
+  p.shared_inter = w.shared->weights.up.rows;
+  p.activation = w.shared->activation;
+  const leaves::Found found = api::ask_shared_leaf(p, w.shared->format, d);
+  if (!found.verdict.eligible())
     throw CannotServe(cat("the shared expert's format ", w.shared->format, " cannot be served: ",
-                          to_string(verdict.reason()), ": ", verdict.detail()),
+                          to_string(found.verdict.reason()), ": ", found.verdict.detail()),
                       "{}");
   return found.leaf;
 }
@@ -167,10 +174,11 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   const std::string own = asked.format;
   if (o.format) asked.format = leaves::to_format(*o.format);
   state->report = choose_leaf(asked, d, o);
-  const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->report.winner);
-  ensure(leaf != nullptr && leaf->id.quant == asked.format, "the winner ", state->report.winner,
-         " is not a leaf of ", asked.format);
-  d.device = leaf->device;
+  state->plan = resolve::make_plan(state->report);
+  const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->plan.leaf);
+  ensure(leaf->id.quant == asked.format, "the winner ", state->plan.leaf, " is not a leaf of ",
+         asked.format);
+  d.device = state->plan.deployment.device;
   weights = layer::convert_format(std::move(weights), *leaf);
   state->requantised = own != asked.format;
   state->notices = weights.notices;

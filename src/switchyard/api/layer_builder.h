@@ -7,6 +7,7 @@
 
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/checkpoint/layer_weights.h"
+#include "switchyard/core/plan.h"
 #include "switchyard/layer/layer.h"
 #include "switchyard/resolve/report.h"
 
@@ -16,6 +17,7 @@ namespace switchyard {
 struct MoeLayer::State {
   std::unique_ptr<layer::Layer> layer;
   resolve::Report report;
+  Plan plan;  // what the report decided; the trace of a forward is compared with it
   std::vector<std::string> notices;
   bool requantised = false;
 };
@@ -26,6 +28,8 @@ struct LayerBuilder {
   static MoeLayer build(checkpoint::LayerWeights weights, const BuildOptions& options);
   /// True when the routed experts were converted from another format.
   static bool requantised(const MoeLayer& layer) { return layer.state_->requantised; }
+  /// What the resolver decided that the layer runs.
+  static const Plan& plan(const MoeLayer& layer) { return layer.state_->plan; }
 };
 
 }  // namespace switchyard

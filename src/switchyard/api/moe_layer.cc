@@ -8,6 +8,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/layer/convert.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/json.h"
 
@@ -105,6 +106,37 @@ void check_arrays(const LayerArrays& a) {
   check_latent_arrays(a);
 }
 
+/// An owned matrix in the layer's storage, made of a caller's array.
+Matrix stored_matrix(const ExpertArrays& a, const void* data, std::int64_t rows, std::int64_t cols,
+                     const formats::WeightLayout& layout) {
+  return formats::convert_matrix(borrow_matrix(data, a.dtype, 0, rows, cols), layout);
+}
+
+checkpoint::ExpertWeights expert_from(const ExpertArrays& a, const ops::FfnShape& s) {
+  require(a.up != nullptr && a.down != nullptr && (a.gate != nullptr) == s.gated,
+          "update_expert: this layer's experts need up and down",
+          s.gated ? " and gate" : ", and no gate", "; pass exactly these");
+  const bool plain = s.weights.scale == formats::ScaleType::kNone;
+  const bool fp16 = s.weights.element == formats::Element::kFp16;
+  require(!plain || a.dtype == Dtype::kF32 || (a.dtype == Dtype::kFp16) == fp16,
+          "update_expert: the arrays are ", to_string(a.dtype), ", this layer's weights are ",
+          to_string(s.weights.element), "; give that type or f32");
+  require(
+      a.fc1_input_scale.has_value() == a.fc2_input_scale.has_value(),
+      "update_expert: one of fc1_input_scale and fc2_input_scale is given; give both or neither");
+  checkpoint::ExpertWeights w;
+  if (s.gated) w.gate = stored_matrix(a, a.gate, s.inter, s.hidden, s.weights);
+  w.up = stored_matrix(a, a.up, s.inter, s.hidden, s.weights);
+  w.down = stored_matrix(a, a.down, s.hidden, s.inter, s.weights);
+  if (w.gate) w.gate->input_scale = a.fc1_input_scale;
+  w.up.input_scale = a.fc1_input_scale;
+  w.down.input_scale = a.fc2_input_scale;
+  w.gate_bias = copy_floats(a.gate_bias, s.inter);
+  w.up_bias = copy_floats(a.up_bias, s.inter);
+  w.down_bias = copy_floats(a.down_bias, s.hidden);
+  return w;
+}
+
 /// The arrays while they are guaranteed to live, null afterwards.
 using Borrowed = std::shared_ptr<const LayerArrays*>;
 
@@ -154,6 +186,26 @@ MoeLayer MoeLayer::from_arrays(const LayerArrays& arrays, const BuildOptions& op
   *borrowed = nullptr;
   return layer;
 }
+
+void MoeLayer::update_expert(std::int64_t e, const ExpertArrays& arrays) {
+  layer::Layer& layer = *state_->layer;
+  layer.update_expert(e, expert_from(arrays, layer.routed().shape));
+}
+
+void MoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index) {
+  layer::Layer& layer = *state_->layer;
+  checkpoint::LayerWeights weights = checkpoint.impl().layer(index);
+  const std::string& own = problem().format;
+  require(weights.problem.format == own || weights.problem.format == "none" || state_->requantised,
+          "update_expert: layer ", index, " of the checkpoint is stored as ",
+          show_format(weights.problem.format), ", this layer runs ", show_format(own),
+          " as it was stored; give weights in that format or unquantised ones");
+  weights = layer::convert_format(std::move(weights), *layer.options().leaf);
+  layer.update_expert(e, weights.expert(e));
+}
+
+ExpertLoad MoeLayer::expert_load() const { return state_->layer->expert_load(); }
+ExpertLoad MoeLayer::take_expert_load() const { return state_->layer->take_expert_load(); }
 
 MoeLayer::MoeLayer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MoeLayer::MoeLayer(MoeLayer&&) noexcept = default;

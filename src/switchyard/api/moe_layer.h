@@ -11,6 +11,7 @@
 
 #include "switchyard/base/device.h"
 #include "switchyard/core/deployment.h"
+#include "switchyard/core/expert_load.h"
 #include "switchyard/core/forward.h"
 #include "switchyard/core/problem.h"
 
@@ -35,11 +36,11 @@ struct BuildOptions {
   std::int64_t ep = 1;
   std::int64_t tp = 1;
   std::optional<Parallel> parallel;
-  std::int64_t slots = 0;  // 0 or the number of experts: replicas are not built yet
+  std::int64_t slots = 0;  // 0 or the number of experts: replicas are not built yet, CannotServe
   std::optional<CombinePrecision> combine;
   bool fuse_shared = false;        // opt in to fused shared experts
   bool with_shared = true;         // false leaves the shared expert out
-  bool with_parallel_mlp = false;  // Granite's shared_mlp; refused, it is not built yet
+  bool with_parallel_mlp = false;  // Granite's shared_mlp joins the layer as its shared expert
   std::optional<std::int64_t> top_k;
   std::optional<float> routed_scaling_factor;
   /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
@@ -76,10 +77,29 @@ struct LayerArrays {
   float latent_norm_eps = 0;
 };
 
+/// One routed expert's unquantised weights, canonical order; the arrays are read during the call.
+///
+/// Shapes:  gate, up [I, H'] and down [H', I] row-major in `dtype` (gate null for one-projection
+///          kinds); gate_bias, up_bias [I], down_bias [H'] fp32 or null.
+/// Units:   the input scales multiply (dequantise); read where the format's are static, both or
+/// none.
+struct ExpertArrays {
+  Dtype dtype = Dtype::kBf16;
+  const void* gate = nullptr;
+  const void* up = nullptr;
+  const void* down = nullptr;
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+  std::optional<float> fc1_input_scale;
+  std::optional<float> fc2_input_scale;
+};
+
 /// One Mixture-of-Experts layer: route, experts, shared expert, finalize.
 ///
-/// A handle: movable, not copyable. After construction it is immutable; forwards with distinct
-/// workspaces may be issued from several threads and take turns on the layer's threads.
+/// A handle: movable, not copyable. Forwards with distinct workspaces may be issued from several
+/// threads and take turns on the layer's threads; an update may run beside them. Each forward runs
+/// wholly before or wholly after each update, never on half of one.
 class MoeLayer {
  public:
   /// Layer `index` of a checkpoint (its own layer index, not a running number).
@@ -116,6 +136,21 @@ class MoeLayer {
   /// Runs the layer; allocates nothing. Errors: UsageError for a broken argument, and the layer
   /// stays good for the next call.
   void forward(const ForwardArgs& args) const;
+
+  /// Replaces the weights of routed expert `e` in place, converted to the layer's format if that is
+  /// another. A later forward gives the bits of a layer built with them. Static scales: FC2's is
+  /// the given one, else it stays; FC1's serves all experts and stays, a larger one is refused.
+  /// Blocks until the forwards in flight have ended, and holds back new ones while it copies one
+  /// expert. Errors:  UsageError that names what differs from the layer; the layer is then
+  /// unchanged.
+  void update_expert(std::int64_t e, const ExpertArrays& arrays);
+  /// The same with expert `e` of layer `index` of a checkpoint, which is checked as a whole first.
+  void update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index);
+
+  /// What the forwards asked of each expert since construction, judges and checks included.
+  ExpertLoad expert_load() const;
+  /// The same, and the counts start at zero again; no forward is lost between the two.
+  ExpertLoad take_expert_load() const;
 
   /// The implementation, for the library's own judges.
   const layer::Layer& impl() const;

@@ -52,5 +52,33 @@ std::vector<resolve::StrategyVerdict> judge_exchanges() {
   return out;
 }
 
+Eligibility can_build(const Problem& p, const Deployment& d) {
+  if (d.ranks() > 1)
+    return Eligibility::no(Reject::kPathNotEnabled,
+                           cat("ep ", d.ep, " x tp ", d.tp, " = ", d.ranks(),
+                               " ranks: exchange between ranks is not built, this version runs "
+                               "every layer on one rank"));
+  const std::int64_t slots = d.num_slots(p.num_experts());
+  if (slots > p.num_experts())
+    return Eligibility::no(Reject::kPathNotEnabled,
+                           cat("slots = ", slots, " for ", p.num_experts(),
+                               " experts: replicated experts are not built; use one slot for "
+                               "each expert"));
+  return Eligibility::yes();
+}
+
+leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,
+                              const Deployment& d) {
+  leaves::Found found = leaves::find_leaf(format, d.device);
+  if (found.leaf == nullptr) return found;
+  Problem p = problem;
+  p.format = std::string(found.leaf->id.quant);
+  p.inter = problem.shared_inter;
+  p.latent = 0;  // it reads the hidden states
+  p.routing.zero_experts = 0;
+  found.verdict = found.leaf->can_implement(p, d);
+  return found;
+}
+
 }  // namespace api
 }  // namespace switchyard

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "switchyard/core/deployment.h"
+#include "switchyard/core/problem.h"
+#include "switchyard/leaves/registry.h"
 #include "switchyard/resolve/report.h"
 
 namespace switchyard::api {
@@ -16,5 +18,11 @@ std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deploym
                                                        std::string_view comm);
 /// The verdicts on every exchange strategy.
 std::vector<resolve::StrategyVerdict> judge_exchanges();
+
+/// Whether this version can build what a leaf says yes to: one rank, one slot for each expert.
+Eligibility can_build(const Problem& problem, const Deployment& deployment);
+/// The leaf that would run a shared expert of `format` beside `problem`, and its verdict.
+leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,
+                              const Deployment& deployment);
 
 }  // namespace switchyard::api

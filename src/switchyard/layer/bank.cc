@@ -89,8 +89,8 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   missing_scale =
       formats::is_static(shape.quant) && (any_missing(declared.fc1) || any_missing(declared.fc2));
   if (formats::is_static(shape.quant) && !missing_scale)
-    set_static_scales(bank,
-                      {*std::max_element(declared.fc1.begin(), declared.fc1.end()), declared.fc2});
+    set_static_scales(
+        bank, {*std::max_element(declared.fc1.begin(), declared.fc1.end()), declared.fc2, {}});
   return bank;
 }
 

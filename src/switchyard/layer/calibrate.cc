@@ -133,8 +133,12 @@ StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const fl
     run_block(layer, t, a, workspace, amax);
   }
   const float largest = *std::max_element(amax.fc2.begin(), amax.fc2.end());
-  StaticScales scales{scale_for(bank.shape.quant, amax.fc1), {}};
-  for (float m : amax.fc2) scales.fc2.push_back(scale_for(bank.shape.quant, m < 0 ? largest : m));
+  StaticScales scales;
+  scales.fc1 = scale_for(bank.shape.quant, amax.fc1);
+  for (float m : amax.fc2) {
+    if (m < 0) scales.unseen.push_back(std::int64_t(scales.fc2.size()));
+    scales.fc2.push_back(scale_for(bank.shape.quant, m < 0 ? largest : m));
+  }
   return scales;
 }
 

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "switchyard/base/check.h"
 #include "switchyard/layer/bank.h"
 #include "switchyard/layer/calibrate.h"
 #include "switchyard/layer/fused_shared.h"
 #include "switchyard/layer/single_rank.h"
+#include "switchyard/layer/update.h"
 
 namespace switchyard::layer {
 namespace {
@@ -57,6 +59,8 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   require(p.latent == 0 || !options_.fuse_shared, "layer ", weights_.layer,
           ": shared experts read the hidden states and cannot be fused with latent experts");
   if (p.latent > 0) latent_ = build_latent(weights_, options_);
+  load_.reset(p.num_experts() + p.routing.zero_experts);
+  weights_.expert = replaceable(std::move(weights_.expert), updates_);
   checkpoint::ExpertSource source = weights_.expert;
   if (options_.fuse_shared) source = with_fused_shared(weights_);
   routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
@@ -83,7 +87,10 @@ std::int64_t Layer::packed_bytes() const {
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
   if (!formats::is_static(routed_.shape.quant)) return;
-  set_static_scales(routed_, calibrated_scales(*this, tokens, hidden, token_ids));
+  const std::lock_guard<std::mutex> one_change(change_);
+  StaticScales scales = calibrated_scales(*this, tokens, hidden, token_ids);
+  const UpdateGate::Writing writing(gate_);
+  set_static_scales(routed_, std::move(scales));
   needs_calibration_ = false;
 }
 
@@ -91,6 +98,22 @@ std::size_t Layer::workspace_bytes(std::int64_t max_tokens) const {
   return single_rank_workspace(*this, max_tokens);
 }
 
-void Layer::forward(const ForwardArgs& args) const { single_rank_forward(*this, args); }
+void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
+  require(e >= 0 && e < problem().num_experts(), "update_expert: expert ", e, " is outside 0..",
+          problem().num_experts() - 1, ", the routed experts of this layer");
+  const ops::ExpertLayout& layout = routed_.layout;
+  HostBuffer fresh(layout.bytes);
+  const std::lock_guard<std::mutex> one_change(change_);
+  const float fc2 = pack_replacement(routed_, *options_.leaf, {e, expert}, fresh.bytes());
+  const UpdateGate::Writing writing(gate_);
+  updates_->put(e, std::move(expert));
+  std::memcpy(routed_.packed.data() + std::size_t(e) * layout.bytes, fresh.data(), layout.bytes);
+  routed_.scales.fc2[std::size_t(e)] = fc2;
+}
+
+void Layer::forward(const ForwardArgs& args) const {
+  const std::shared_lock<std::shared_mutex> reading = gate_.reading();
+  single_rank_forward(*this, args);
+}
 
 }  // namespace switchyard::layer

@@ -16,7 +16,9 @@
 #include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/forward.h"
+#include "switchyard/layer/expert_updates.h"
 #include "switchyard/layer/latent.h"
+#include "switchyard/layer/live_state.h"
 #include "switchyard/leaves/leaf.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
@@ -44,6 +46,7 @@ struct LayerOptions {
 struct StaticScales {
   float fc1 = 1;
   std::vector<float> fc2;
+  std::vector<std::int64_t> unseen;  // experts that the calibration showed no token
 };
 
 /// One packed set of experts: the routed ones, or the shared one.
@@ -57,8 +60,9 @@ struct ExpertBank {
 
 /// One MoE layer on one rank: routing, experts, shared expert, finalize.
 ///
-/// Immutable after calibrate(); forwards with distinct workspaces may be issued from several
-/// threads and take turns on the pool.
+/// Forwards with distinct workspaces may be issued from several threads and take turns on the pool.
+/// calibrate() and update_expert() may be called beside them: a forward runs wholly before or
+/// wholly after such a change.
 class Layer {
  public:
   /// Packs every expert. Errors: UsageError for weights that contradict the problem or the leaf.
@@ -89,6 +93,23 @@ class Layer {
   ///
   /// Shapes:  hidden [tokens, H] fp32 dense; token_ids [tokens] or null.
   void calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids);
+  /// Replaces the weights of routed expert `e` in place. The next forward gives the bits of a layer
+  /// built with them, where the static scales are the same; the oracle reads them too.
+  ///
+  /// Static scales: FC2's is the new expert's own. FC1's serves all experts and stays as it is: an
+  /// expert that declares a larger one is refused, as it would change every other expert. An expert
+  /// that declares none keeps the layer's (its predecessor's in FC2), calibrated on the old
+  /// weights. `expert` must own its storage, or what it borrows must outlive the layer. Errors:
+  /// UsageError that names what differs from the layer; the layer is then unchanged.
+  void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
+  /// Held while several calls must see the same weights; forward() must not be called under it.
+  std::shared_lock<std::shared_mutex> reading() const { return gate_.reading(); }
+  /// What the forwards asked of each expert so far.
+  ExpertLoad expert_load() const { return load_.read(); }
+  /// The same, and the counts start at zero again.
+  ExpertLoad take_expert_load() const { return load_.take(); }
+  /// Where forwards are counted; for schedulers.
+  LoadTable& load_table() const { return load_; }
   /// Bytes that a forward of up to `max_tokens` tokens needs.
   std::size_t workspace_bytes(std::int64_t max_tokens) const;
   /// Runs the layer; allocates nothing. Errors: UsageError for a broken argument.
@@ -101,6 +122,10 @@ class Layer {
   std::optional<ExpertBank> shared_;
   std::optional<LatentBank> latent_;
   bool needs_calibration_ = false;
+  std::shared_ptr<ExpertUpdates> updates_ = std::make_shared<ExpertUpdates>();
+  std::mutex change_;  // calibrations and updates take turns
+  UpdateGate gate_;
+  mutable LoadTable load_;
   std::string leaf_id_, shared_leaf_id_;
 };
 

@@ -176,7 +176,12 @@ void leave_latent(const Layer& layer, const OracleArgs& a, const std::vector<dou
 
 }  // namespace
 
+checkpoint::ExpertSource packed_experts(const Layer& layer) {
+  return layer.options().fuse_shared ? with_fused_shared(layer.weights()) : layer.weights().expert;
+}
+
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
+  const std::shared_lock<std::shared_mutex> reading = layer.reading();
   const ExpertBank& bank = layer.routed();
   OracleResult result;
   Choice own = choose(layer, a);
@@ -187,8 +192,7 @@ OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   const bool in_latent = layer.latent() != nullptr;
   const std::vector<float> latent = in_latent ? latent_rows(layer, a) : std::vector<float>();
   std::vector<double> sum(latent.size());
-  const checkpoint::ExpertSource source =
-      layer.options().fuse_shared ? with_fused_shared(layer.weights()) : layer.weights().expert;
+  const checkpoint::ExpertSource source = packed_experts(layer);
   result.ids = c.ids;
   result.out.resize(std::size_t(a.tokens * layer.problem().hidden));
   result.inter.resize(c.ids.size() * std::size_t(bank.shape.inter));

@@ -47,6 +47,9 @@ struct OracleResult {
   std::int64_t ids_differing = 0;     // tokens whose ids differ although the gap was wide
 };
 
+/// The canonical experts behind the packed ids, fused shared ones included.
+checkpoint::ExpertSource packed_experts(const Layer& layer);
+
 /// Runs the whole layer in double: router, routing, experts, shared expert, finalize. Slow;
 /// allocates.
 OracleResult run_oracle(const Layer& layer, const OracleArgs& args);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "switchyard/checkpoint/layer_weights.h"
+
+namespace switchyard::layer {
+
+/// The canonical experts that replaced those of a layer's source; safe from several threads.
+class ExpertUpdates {
+ public:
+  /// Notes the newest weights of expert `e`.
+  void put(std::int64_t e, checkpoint::ExpertWeights expert) {
+    std::lock_guard lock(mutex_);
+    experts_.insert_or_assign(e, std::move(expert));
+  }
+  /// Those weights, or nothing when the expert was never replaced.
+  std::optional<checkpoint::ExpertWeights> find(std::int64_t e) const {
+    std::lock_guard lock(mutex_);
+    auto it = experts_.find(e);
+    if (it == experts_.end()) return {};
+    return it->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::int64_t, checkpoint::ExpertWeights> experts_;
+};
+
+/// `source` with the replaced experts in front of it.
+checkpoint::ExpertSource replaceable(checkpoint::ExpertSource source,
+                                     std::shared_ptr<const ExpertUpdates> updates);
+
+}  // namespace switchyard::layer

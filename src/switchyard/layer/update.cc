@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/layer/update.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "switchyard/base/check.h"
+
+namespace switchyard::layer {
+namespace {
+
+/// What one expert declares; FC1's is the larger of its two projections'.
+struct Declared {
+  std::optional<float> fc1, fc2;
+};
+
+Declared declared_scales(const Replacement& r) {
+  const checkpoint::ExpertWeights& w = r.weights;
+  const std::optional<float> up = w.up.input_scale, down = w.down.input_scale;
+  const std::optional<float> gate = w.gate ? w.gate->input_scale : up;
+  require(up.has_value() == down.has_value() && up.has_value() == gate.has_value(),
+          "update_expert: expert ", r.id, " declares an input_scale for some of its projections; ",
+          "give all of them or none");
+  if (!up) return {};
+  return {std::max(*up, *gate), down};
+}
+
+/// The FC2 scale that the expert gets. FC1's is the layer's, whatever the expert declares below it.
+float static_fc2(const ExpertBank& bank, const Replacement& r) {
+  const float kept = bank.scales.fc2[std::size_t(r.id)];
+  if (!formats::is_static(bank.shape.quant)) return kept;
+  const Declared d = declared_scales(r);
+  if (!d.fc1) return kept;
+  require(*d.fc1 <= bank.scales.fc1, "update_expert: expert ", r.id, "'s FC1 input scale ", *d.fc1,
+          " exceeds the layer's ", bank.scales.fc1,
+          ", which all experts share and which would change their results; build the layer anew");
+  return *d.fc2;
+}
+
+}  // namespace
+
+checkpoint::ExpertSource replaceable(checkpoint::ExpertSource source,
+                                     std::shared_ptr<const ExpertUpdates> updates) {
+  return [source = std::move(source), updates = std::move(updates)](std::int64_t e) {
+    if (auto replaced = updates->find(e)) return *std::move(replaced);
+    return source(e);
+  };
+}
+
+float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const Replacement& r,
+                       std::span<std::byte> packed) {
+  const checkpoint::ExpertWeights& w = r.weights;
+  try {
+    if (w.gate) w.gate->check("gate projection");
+    w.up.check("up projection");
+    w.down.check("down projection");
+    const float fc2 = static_fc2(bank, r);
+    leaf.ffn->pack(bank.shape, bank.layout, w, fc2, packed);
+    return fc2;
+  } catch (const UsageError& e) {
+    const std::string text = e.what();
+    if (text.starts_with("update_expert")) throw;
+    throw UsageError(cat("update_expert: expert ", r.id, ": ", text));
+  }
+}
+
+}  // namespace switchyard::layer

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "switchyard/layer/layer.h"
+
+namespace switchyard::layer {
+
+/// New weights for one expert of a bank.
+struct Replacement {
+  std::int64_t id = 0;
+  const checkpoint::ExpertWeights& weights;
+};
+
+/// Packs `r` as expert r.id of `bank` into `packed` without touching the bank; returns its static
+/// FC2 scale.
+/// Errors:  UsageError naming expert, value and limit for weights that do not fit the bank.
+float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const Replacement& r,
+                       std::span<std::byte> packed);
+
+}  // namespace switchyard::layer

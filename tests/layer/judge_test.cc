@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge itself: what it must let pass, and what it must not.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "switchyard/api/layer_builder.h"
+#include "switchyard/layer/oracle.h"
+#include "tests/cases/leaf_case.h"
+
+namespace switchyard::layer {
+namespace {
+
+using test::Call;
+using test::LeafCase;
+
+const leaves::Leaf& leaf_of(const char* format) {
+  return *leaves::find_leaf(format, Device::kCpu).leaf;
+}
+
+MoeLayer make_layer(const Problem& p, const leaves::Leaf& leaf, Dtype dtype) {
+  BuildOptions o;
+  o.dtype = dtype;
+  return test::build_layer(test::make_weights(p, leaf), o, test::runnable_tiers().back());
+}
+
+// Outputs below the dtype's smallest normal number round by a fixed step, which no relative budget
+// covers; a factor that is twice too large is still caught.
+TEST(Judge, AllowsTheStepOfSubnormalOutputsAndNoMore) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32, Dtype::kFp16}) {
+    Problem p = test::small_problem(leaf_of("none"));
+    p.routed_scaling_factor = dtype == Dtype::kFp16  ? 1e-7f
+                              : dtype == Dtype::kF32 ? 1e-43f
+                                                     : 1e-39f;
+    const MoeLayer layer = make_layer(p, leaf_of("none"), dtype);
+    const Judgement j = test::judge(layer, 9);
+    EXPECT_TRUE(j.ok(test::budgets_of(layer))) << to_string(dtype) << " " << j.rel_l2_oracle;
+    Problem twice = p;
+    twice.routed_scaling_factor *= 2;
+    const MoeLayer other = make_layer(twice, leaf_of("none"), dtype);
+    const Judgement o = test::judge(other, 9);
+    EXPECT_GT(rel_l2(o.out.data(), j.out.data(), o.out.size(), rounding_slack(dtype)),
+              10 * test::budgets_of(layer).oracle)
+        << to_string(dtype);
+  }
+}
+
+TEST(Judge, SlackIsTakenOffEachDifference) {
+  const double y[] = {1, 2, 3}, r[] = {1.25, 2, 2};
+  EXPECT_EQ(rel_l2(y, r, 3, 1), 0);
+  EXPECT_DOUBLE_EQ(rel_l2(y, r, 3, 0.25), 0.75 / std::sqrt(1.25 * 1.25 + 8));
+  EXPECT_DOUBLE_EQ(rel_l2(y, r, 3), rel_l2(y, r, 3, 0));
+  const double bad[] = {1, std::nan(""), 3};
+  EXPECT_TRUE(std::isnan(rel_l2(bad, r, 3, 1)));
+}
+
+// The shared expert's codes are counted, and where one flips the oracle goes on from the leaf's.
+TEST(Judge, CountsTheSharedExpertsCodes) {
+  for (const leaves::Leaf* leaf : leaves::all_leaves(Device::kCpu)) {
+    Problem p = test::small_problem(*leaf);
+    const MoeLayer plain = make_layer(p, *leaf, Dtype::kBf16);
+    p.num_shared = 1, p.shared_inter = 64;
+    const MoeLayer shared = make_layer(p, *leaf, Dtype::kBf16);
+    const bool quantises = budgets_of(leaf->activation).output > 0.05;
+    EXPECT_EQ(test::judge(plain, 9).codes, quantises ? 9 * 3 * 96 : 0) << leaf->id.str();
+    EXPECT_EQ(test::judge(shared, 9).codes, quantises ? 9 * 3 * 96 + 9 * 64 : 0);
+  }
+}
+
+TEST(Judge, TheOracleReadsTheGivenSharedCodes) {
+  const leaves::Leaf& leaf = leaf_of("nvfp4");
+  Problem p = test::small_problem(leaf);
+  p.num_shared = 1, p.shared_inter = 64;
+  const MoeLayer layer = make_layer(p, leaf, Dtype::kF32);
+  Call call(layer.impl(), 3);
+  const OracleArgs ask{
+      .tokens = 3, .hidden = call.exact.data(), .token_ids = nullptr, .logits = {}};
+  const OracleResult own = run_oracle(layer.impl(), ask);
+  ASSERT_EQ(own.shared_inter.size(), 3u * 64);
+  std::vector<double> given = own.shared_inter;
+  for (std::size_t i = 64; i < 128; ++i) given[i] += 1;
+  const std::uint8_t use[] = {0, 1, 0};
+  OracleArgs other = ask;
+  other.leaf_shared_inter = given.data();
+  other.use_leaf_shared_inter = use;
+  const OracleResult changed = run_oracle(layer.impl(), other);
+  for (std::size_t t = 0; t < 3; ++t)
+    EXPECT_EQ(std::equal(own.out.begin() + std::ptrdiff_t(t * 160),
+                         own.out.begin() + std::ptrdiff_t((t + 1) * 160),
+                         changed.out.begin() + std::ptrdiff_t(t * 160)),
+              t != 1);
+}
+
+TEST(Judge, NamesTheWorstRow) {
+  const MoeLayer layer =
+      make_layer(test::small_problem(leaf_of("none")), leaf_of("none"), Dtype::kBf16);
+  const Judgement j = test::judge(layer, 9);
+  Call call(layer.impl(), 9);
+  const std::vector<double> oracle =
+      run_oracle(layer.impl(),
+                 {.tokens = 9, .hidden = call.exact.data(), .token_ids = nullptr, .logits = {}})
+          .out;
+  double worst = 0;
+  std::int64_t row = -1;
+  for (std::int64_t t = 0; t < 9; ++t) {
+    const double d = rel_l2(j.out.data() + t * 160, oracle.data() + t * 160, 160);
+    if (d > worst) worst = d, row = t;
+  }
+  EXPECT_EQ(j.worst_row, row);
+  EXPECT_DOUBLE_EQ(j.worst_row_rel_l2, worst);
+}
+
+}  // namespace
+}  // namespace switchyard::layer
