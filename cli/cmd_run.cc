@@ -60,6 +60,7 @@ Json to_json(const Measurement& m) {
                   {"share_of_roof", m.share_of_roof},
                   {"rel_l2", m.rel_l2},
                   {"budget", m.budget},
+                  {"expert_tokens", m.expert_tokens},
                   {"ok", m.ok},
                   {"notices", m.notices}});
   return out;
@@ -121,7 +122,8 @@ const Command kRun = {.name = "run",
                       .example =
                           "switchyard run\n"
                           "switchyard run --preset qwen3-30b-a3b --format nvfp4 --tokens 1\n"
-                          "switchyard run --checkpoint DIR --layer 3 --activations bf16 --json",
+                          "switchyard run --checkpoint DIR --layer 3 --activations bf16 --json\n"
+                          "switchyard run --tokens 512 --routing zipf --json  # expert_tokens",
                       .run = run_command};
 
 }  // namespace switchyard::cli

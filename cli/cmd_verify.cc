@@ -23,6 +23,13 @@ struct VerifyFlags {
     args.integer(
         "--tokens", kTokens, [this](std::int64_t v) { options.tokens = v; },
         "T, tokens without --io (default 24)");
+    args.toggle("--per-expert", options.per_expert,
+                "Adds a table of the routed experts: errors, static scales, what is odd");
+    args.text("--dump-stages", options.dump_stages,
+              "Writes the stages of one token, the leaf's and the oracle's, as safetensors",
+              "FILE");
+    args.integer("--row", kTokens, options.dump_row,
+                 "The token of --dump-stages; the one farthest from the oracle by default");
     build.add(args);
     args.toggle("--json", json, "Print JSON");
   }
@@ -41,8 +48,22 @@ Json number_or_null(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json to_json(const std::vector<VerifiedExpert>& experts) {
+  Json out = Json::array();
+  auto scale = [](const std::optional<float>& s) { return s ? Json(*s) : Json(nullptr); };
+  for (const VerifiedExpert& e : experts)
+    out.push_back({{"expert", e.id},
+                   {"rows", e.rows},
+                   {"rel_l2_oracle", e.rel_l2_oracle},
+                   {"rel_l2_unquantised", e.rel_l2_unquantised},
+                   {"fc1_input_scale", scale(e.fc1_input_scale)},
+                   {"fc2_input_scale", scale(e.fc2_input_scale)},
+                   {"note", e.note}});
+  return out;
+}
+
 Json to_json(const VerifiedLayer& v) {
-  return {
+  Json out = {
       {"layer", v.layer},
       {"block", v.block},
       {"format", show_format(v.format)},
@@ -56,8 +77,11 @@ Json to_json(const VerifiedLayer& v) {
       {"ids_near_tie", v.ids_near_tie},
       {"codes", v.codes},
       {"codes_differing", v.codes_differing},
+      {"worst_row", {{"row", v.worst_row}, {"rel_l2_oracle", v.worst_row_rel_l2}}},
       {"ok", v.ok},
       {"notices", v.notices}};
+  if (!v.experts.empty()) out["experts"] = to_json(v.experts);
+  return out;
 }
 
 std::string json_of(const VerifyFlags& flags, const VerifyResult& result) {
@@ -70,6 +94,18 @@ std::string json_of(const VerifyFlags& flags, const VerifyResult& result) {
 }
 
 std::string cell(const std::optional<double>& value) { return value ? error_text(*value) : "-"; }
+
+std::string experts_text(const VerifiedLayer& v) {
+  if (v.experts.empty()) return "";
+  Table table(
+      {">expert", ">rows", ">to oracle", ">to unquantised", ">FC1 scale", ">FC2 scale", "note"});
+  auto scale = [](const std::optional<float>& s) { return s ? error_text(double(*s)) : "-"; };
+  for (const VerifiedExpert& e : v.experts)
+    table.add({cat(e.id), cat(e.rows), error_text(e.rel_l2_oracle),
+               error_text(e.rel_l2_unquantised), scale(e.fc1_input_scale), scale(e.fc2_input_scale),
+               e.note});
+  return cat("\nlayer ", v.layer, ", each routed expert by itself\n", table.str());
+}
 
 std::string text_of(const VerifyResult& result) {
   std::string out;
@@ -91,6 +127,7 @@ std::string text_of(const VerifyResult& result) {
     out += table.str();
   }
   out += join(notes, "");
+  for (const VerifiedLayer& v : all) out += experts_text(v);
   for (const std::string& notice : result.notices) out += notice + "\n";
   return out;
 }
@@ -110,7 +147,8 @@ const Command kVerify = {
     .summary = "Compares a checkpoint's layers with a given output and with the oracle",
     .example =
         "switchyard verify DIR --io DIR/moe_io.safetensors\n"
-        "switchyard verify DIR --format w4a8_mxfp4_mxfp8 --layer 3 --json",
+        "switchyard verify DIR --format w4a8_mxfp4_mxfp8 --layer 3 --json\n"
+        "switchyard verify DIR --layer 3 --per-expert --dump-stages stages.safetensors",
     .run = verify_command};
 
 }  // namespace switchyard::cli

@@ -50,7 +50,7 @@ void BuildFlags::add(Arguments& args) {
   args.text("--leaf", build.leaf, "Pins the leaf: an id, or a part of one", "ID");
   args.text("--prefer", build.prefer, "Prefers a device, or an ancestor's backend by its word");
   args.toggle("--with-parallel-mlp", build.with_parallel_mlp,
-              "Granite: adds its shared_mlp (not built yet)");
+              "Granite: adds its shared_mlp, which stands beside the MoE block");
   args.integer(
       "--threads", kThreads, [this](std::int64_t v) { build.threads = int(v); },
       "Threads; every CPU by default");

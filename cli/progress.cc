@@ -10,6 +10,7 @@ namespace switchyard::cli {
 namespace {
 
 constexpr int kWidth = 40;
+constexpr std::chrono::seconds kInterval{10};
 
 }  // namespace
 
@@ -19,8 +20,16 @@ ProgressBar::ProgressBar(std::string label)
 ProgressBar::~ProgressBar() { wipe(); }
 
 std::function<void(std::int64_t, std::int64_t)> ProgressBar::callback() {
-  if (!terminal_) return {};
+  if (!terminal_) return [this](std::int64_t done, std::int64_t total) { say(done, total); };
   return [this](std::int64_t done, std::int64_t total) { draw(done, total); };
+}
+
+void ProgressBar::say(std::int64_t done, std::int64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - said_ < kInterval) return;
+  said_ = now;
+  std::fprintf(stderr, "%s: %lld of %lld\n", label_.c_str(), static_cast<long long>(done),
+               static_cast<long long>(total));
 }
 
 void ProgressBar::draw(std::int64_t done, std::int64_t total) {

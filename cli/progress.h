@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 namespace switchyard::cli {
 
-/// A bar on stderr for long work; nothing at all when stderr is no terminal.
+/// A bar on stderr for long work; a line every ten seconds when stderr is no terminal.
 class ProgressBar {
  public:
   /// `label` says what is being done.
@@ -17,15 +18,17 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// What the library calls; empty when there is no terminal. Valid as long as the bar.
+  /// What the library calls. Valid as long as the bar.
   std::function<void(std::int64_t done, std::int64_t total)> callback();
   /// Wipes the bar until the next call.
   void wipe();
 
  private:
   void draw(std::int64_t done, std::int64_t total);
+  void say(std::int64_t done, std::int64_t total);
 
   std::string label_;
+  std::chrono::steady_clock::time_point said_ = std::chrono::steady_clock::now();
   bool terminal_;
   bool drawn_ = false;
   int percent_ = -1;

@@ -3,7 +3,6 @@
 
 #include <array>
 
-#include "cli/output.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/preset.h"
@@ -14,15 +13,10 @@ namespace {
 constexpr std::string_view kOneRank = "this version runs every layer on one rank";
 const std::array<std::string, 3> kSkews = {"uniform", "zipf", "one"};
 
-/// What `explain` says of the layers that are to run, for questions about their shape.
-Json explained(const SourceFlags& source) {
-  ExplainOptions question;
-  question.checkpoint = source.checkpoint;
-  if (source.checkpoint.empty())
-    question.preset = source.preset.empty() ? RunOptions().preset : source.preset;
-  question.layer = source.layer;
-  Json found = Json::parse(explain(question).json);
-  return found.contains("layers") ? found["layers"] : Json::array({found});
+/// What is asked for by name and not built cannot be served: the same verdict as `explain` gives.
+template <class... Args>
+void serve(bool built, const Args&... parts) {
+  if (!built) throw CannotServe(cat("path_not_enabled: ", parts...), "{}");
 }
 
 }  // namespace
@@ -47,17 +41,17 @@ void UnbuiltFlags::add(Arguments& args) {
 
 void UnbuiltFlags::check() const {
   Deployment d = ranks.deployment();
-  require(d.ranks() == 1, "--ep ", d.ep, " x --tp ", d.tp, " = ", d.ranks(), " ranks: exchange ",
-          "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
-  require(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
-          "expert has one slot; leave the flag out");
-  require(combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16, "--combine ",
-          to_string(combine.value_or(CombinePrecision::kBf16)), ": a low-precision combine is ",
-          "not built, ", kOneRank, " and combines nothing; use bf16 or leave the flag out");
   require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
           finalize, "' is unknown; use plain");
-  require(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
-          kOneRank, "; use plain or leave the flag out");
+  serve(d.ranks() == 1, "--ep ", d.ep, " x --tp ", d.tp, " = ", d.ranks(), " ranks: exchange ",
+        "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
+  serve(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
+        "expert has one slot; leave the flag out");
+  serve(combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16, "--combine ",
+        to_string(combine.value_or(CombinePrecision::kBf16)), ": a low-precision combine is ",
+        "not built, ", kOneRank, " and combines nothing; use bf16 or leave the flag out");
+  serve(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
+        kOneRank, "; use plain or leave the flag out");
 }
 
 // A forced strategy that cannot serve is a verdict, not a mistake.
@@ -97,19 +91,10 @@ void SourceFlags::fill(RunOptions& options) const {
   options.build = build.options();
   options.build.with_shared = !without_shared;
   options.build.parallel = unbuilt.ranks.parallel;
+  options.build.slots = unbuilt.ranks.slots.value_or(0);
   options.seed = options.build.seed;
 }
 
-void SourceFlags::check_serving() const {
-  if (const std::optional<std::int64_t> slots = unbuilt.ranks.slots) {
-    for (const Json& report : explained(*this)) {
-      std::int64_t experts = report["problem"]["routing"]["num_experts"];
-      require(*slots == experts, "--slots ", *slots, " differs from the layer's ", experts,
-              " experts: replicated experts are not built; use ", experts,
-              " or leave the flag out");
-    }
-  }
-  unbuilt.check_strategy();
-}
+void SourceFlags::check_serving() const { unbuilt.check_strategy(); }
 
 }  // namespace switchyard::cli

@@ -24,7 +24,7 @@ struct UnbuiltFlags {
 
   /// Declares the rank flags, --placement, --combine and --finalize.
   void add(Arguments& args);
-  /// Errors: UsageError for what is not built.
+  /// Errors: CannotServe for what is not built, UsageError for what contradicts itself.
   void check() const;
   /// Errors: CannotServe for a pinned exchange strategy.
   void check_strategy() const;
@@ -41,12 +41,13 @@ struct SourceFlags {
   /// Declares --preset, --checkpoint, --layer, --top-k, --factor, --without-shared and the flags of
   /// BuildFlags and UnbuiltFlags.
   void add(Arguments& args);
-  /// Checks what contradicts itself or is not built, after parsing. Errors: UsageError.
+  /// Checks what contradicts itself or is not built, after parsing.
+  /// Errors: UsageError, CannotServe.
   void finish();
   /// Writes the layers' source and build into `options`; its tokens and routing stay.
   void fill(RunOptions& options) const;
   /// Asks about the layers without building them.
-  /// Errors: UsageError for slots that differ from the experts, CannotServe for a pinned strategy.
+  /// Errors: CannotServe for a pinned strategy.
   void check_serving() const;
 };
 

@@ -112,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"bench", "layer", "--preset", "tiny", "--checkpoint", "x"}, {"both given"}},
         Case{{"bench", "layer", "--checkpoint", "/none"}, {"/none"}},
         Case{{"bench", "layer", "--preset", "tinny"}, {"preset 'tinny'"}},
-        Case{{"bench", "layer", "--ranks", "2"}, {"2 ranks", "not built"}},
-        Case{{"bench", "layer", "--slots", "9"}, {"--slots 9", "not built"}},
+        Case{{"bench", "layer", "--ranks", "2"}, {"2 ranks", "not built"}, 1},
+        Case{{"bench", "layer", "--slots", "9"}, {"slots = 9", "not built"}, 1},
         Case{{"bench", "layer", "--comm", "nccl"}, {"nccl cannot serve"}, 1},
         Case{{"bench", "layer", "--device", "cuda"}, {"cuda"}, 3},
         Case{{"bench", "layer", "7"}, {"'7' is one too many"}},
@@ -163,14 +163,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     NotBuilt, Refused,
-    testing::Values(Case{{"run", "--ranks", "2"}, {"2 ranks", "not built"}},
-                    Case{{"run", "--ep", "2", "--tp", "2"}, {"4 ranks", "not built"}},
-                    Case{{"run", "--slots", "9"}, {"--slots 9", "not built"}},
-                    Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}},
-                    Case{{"run", "--combine", "fp8"}, {"--combine fp8", "not built"}},
-                    Case{{"run", "--with-parallel-mlp"}, {"with_parallel_mlp", "not built"}},
-                    Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"not built"}},
-                    Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}},
+    testing::Values(Case{{"run", "--ranks", "2"}, {"2 ranks", "not built"}, 1},
+                    Case{{"run", "--ep", "2", "--tp", "2"}, {"4 ranks", "not built"}, 1},
+                    Case{{"run", "--slots", "9"}, {"slots = 9 for 8 experts", "not built"}, 1},
+                    Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}, 1},
+                    Case{{"run", "--combine", "fp8"}, {"--combine fp8", "not built"}, 1},
+                    Case{{"run", "--with-parallel-mlp"}, {"no MLP beside its MoE block"}},
+                    Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"no MLP beside"}},
+                    Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}, 1},
                     Case{{"run", "--comm", "one_sided"}, {"one_sided", "path_not_enabled"}, 1},
                     Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));
 
@@ -191,7 +191,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"run", "--calibrate", "/no/tokens"}, {"/no/tokens"}},
         Case{{"verify", data("mixtral"), "--layer", "99"}, {"layer 99"}},
         Case{{"explain", "--checkpoint", data("mixtral"), "--layer", "99"}, {"layer 99"}},
-        Case{{"run", "--checkpoint", data("mixtral"), "--slots", "3"}, {"--slots 3"}}));
+        Case{{"run", "--checkpoint", data("mixtral"), "--slots", "3"}, {"slots = 3"}, 1},
+        Case{{"verify", data("mixtral"), "--io", data("mixtral/moe_io.safetensors"), "--tokens",
+              "4"},
+             {"tokens = 4", "both given"}},
+        Case{{"verify", data("mixtral"), "--row", "4"}, {"row 4", "without a file"}},
+        Case{{"verify", data("mixtral"), "--dump-stages", "/no/such/stages", "--row", "2"},
+             {"/no/such/stages", "opened"}},
+        Case{{"verify", data("mixtral"), "--dump-stages", "/tmp/never", "--row", "24"},
+             {"row 24", "0..23"}}));
 
 bool has_gpu() { return fs::exists("/dev/nvidiactl"); }
 

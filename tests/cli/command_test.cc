@@ -229,9 +229,10 @@ TEST(JsonKeys, Verify) {
   EXPECT_EQ(keys(json), with_header({"ok", "checkpoint", "layers", "notices"}));
   EXPECT_EQ(json["ok"], true);
   const Json& layer = json["layers"][0];
-  EXPECT_EQ(keys(layer),
-            (Keys{"layer", "block", "format", "leaf", "tokens", "rel_l2", "rel_l2_oracle", "budget",
-                  "ids_differing", "ids_near_tie", "codes", "codes_differing", "ok", "notices"}));
+  EXPECT_EQ(keys(layer), (Keys{"layer", "block", "format", "leaf", "tokens", "rel_l2",
+                               "rel_l2_oracle", "budget", "ids_differing", "ids_near_tie", "codes",
+                               "codes_differing", "worst_row", "ok", "notices"}));
+  EXPECT_EQ(keys(layer["worst_row"]), (Keys{"row", "rel_l2_oracle"}));
   EXPECT_EQ(keys(layer["budget"]), (Keys{"rel_l2", "rel_l2_oracle"}));
   EXPECT_EQ(layer["format"], "bf16");
   EXPECT_EQ(layer["tokens"], 24);
@@ -247,13 +248,74 @@ TEST(JsonKeys, VerifyOfRequantisedWeightsHasNoBudgetForTheOutput) {
   EXPECT_TRUE(layer["budget"]["rel_l2_oracle"].is_number());
 }
 
+TEST(JsonKeys, VerifyPerExpert) {
+  Json json = json_of({"verify", data("qwen3_moe_nvfp4"), "--layer", "0", "--per-expert"});
+  const Json& experts = json["layers"][0]["experts"];
+  EXPECT_EQ(experts.size(), 16u);
+  for (const Json& e : experts)
+    EXPECT_EQ(keys(e), (Keys{"expert", "rows", "rel_l2_oracle", "rel_l2_unquantised",
+                             "fc1_input_scale", "fc2_input_scale", "note"}));
+  Finished text = run_command({"verify", data("qwen3_moe_nvfp4"), "--layer", "0", "--per-expert"});
+  EXPECT_THAT(text.out, HasSubstr("expert  rows  to oracle  to unquantised"));
+}
+
+// The researcher's question: 512 tokens, how many came to each expert?
+TEST(Run, CountsTheTokensOfEachExpert) {
+  auto counts = [](std::vector<std::string> args) {
+    args.insert(args.end(), {"--tokens", "512", "--threads", "1"});
+    const Json json = json_of(args);
+    return json["measurements"][0]["expert_tokens"].get<std::vector<std::int64_t>>();
+  };
+  auto sum = [](const std::vector<std::int64_t>& n) {
+    std::int64_t out = 0;
+    for (std::int64_t v : n) out += v;
+    return out;
+  };
+  const std::vector<std::int64_t> even = counts({"run"}),
+                                  skewed = counts({"run", "--routing", "zipf"}),
+                                  one = counts({"run", "--routing", "one"});
+  EXPECT_EQ(even.size(), 8u);
+  for (const auto& n : {even, skewed, one}) EXPECT_EQ(sum(n), 512 * 2);
+  EXPECT_EQ(one, (std::vector<std::int64_t>{512, 512, 0, 0, 0, 0, 0, 0}));
+  EXPECT_LT(*std::max_element(even.begin(), even.end()), 200);
+  EXPECT_GT(skewed[0], 2 * skewed[7]);
+  // Where a table over token ids routes, the skew is one of the ids.
+  const std::vector<std::int64_t> hashed =
+      counts({"run", "--checkpoint", data("deepseek_v4"), "--layer", "0", "--routing", "one"});
+  EXPECT_EQ(std::count(hashed.begin(), hashed.end(), 512), sum(hashed) / 512);
+}
+
+// Outputs below bf16's normal range have no relative precision to lose.
+TEST(Run, AFactorThatMakesTheOutputSubnormalKeepsTheBudget) {
+  const Json json = json_of({"run", "--factor", "1e-39", "--tokens", "4", "--threads", "1"});
+  EXPECT_EQ(json["ok"], true);
+}
+
+TEST(Explain, SlotsThatNothingFillsHaveNoWinner) {
+  Json json = json_of({"explain", "--preset", "tiny", "--slots", "16"}, 1);
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_EQ(json["winner"], "");
+  EXPECT_THAT(json["rejected"].dump(), HasSubstr("replicated experts are not built"));
+  EXPECT_THAT(json["rejected"].dump(), HasSubstr("path_not_enabled"));
+  EXPECT_EQ(run_command({"run", "--preset", "tiny", "--slots", "16"}).status, 1);
+  EXPECT_EQ(json_of({"explain", "--preset", "tiny", "--slots", "8"})["ok"], true);
+}
+
+TEST(Explain, ACheckpointsSharedExpertIsAskedToo) {
+  Json json = json_of({"explain", "--checkpoint", data("deepseek_v3_fp8_block")});
+  for (const Json& layer : json["layers"])
+    EXPECT_EQ(layer["shared_leaf"], "switchyard.cpu.fused_moe.fp8_block_scales");
+  EXPECT_FALSE(
+      json_of({"explain", "--checkpoint", data("mixtral")})["layers"][0].contains("shared_leaf"));
+}
+
 TEST(JsonKeys, Run) {
   Keys measurement = {"preset",   "layer",   "format",         "activations",
                       "leaf",     "device",  "ranks",          "parallel",
                       "strategy", "tokens",  "checked_tokens", "distinct_experts",
                       "calls",    "time_us", "router_time_us", "gbps",
                       "gflops",   "roof",    "share_of_roof",  "rel_l2",
-                      "budget",   "ok",      "notices"};
+                      "budget",   "ok",      "notices",        "expert_tokens"};
   Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
   EXPECT_EQ(keys(json), with_header({"ok", "measurements", "notices"}));
   const Json& m = json["measurements"][0];

@@ -15,9 +15,25 @@ namespace switchyard {
 struct VerifyOptions {
   std::string io;  // file with hidden_states and output; empty: seeded tokens, oracle only
   std::optional<std::int64_t> layer;
-  std::int64_t tokens = 24;  // without an io file
-  std::string calibrate;     // file with hidden_states that replace build.calibration, by layer
+  std::optional<std::int64_t> tokens;  // without an io file; 24 unless set
+  std::string calibrate;    // file with hidden_states that replace build.calibration, by layer
+  bool per_expert = false;  // fills VerifiedLayer::experts
+  std::string dump_stages;  // a safetensors file to write; empty: none
+  std::optional<std::int64_t> dump_row;  // the token whose stages it holds; absent: the worst one
   BuildOptions build;
+};
+
+/// One routed expert of a verified layer, by itself.
+///
+/// Units:   rel L2 of its unweighted rows to the oracle, and to the same weights with unquantised
+///          activations; scales multiply, and are absent unless static.
+struct VerifiedExpert {
+  std::int64_t id = 0;
+  std::int64_t rows = 0;
+  double rel_l2_oracle = 0;
+  double rel_l2_unquantised = 0;
+  std::optional<float> fc1_input_scale, fc2_input_scale;
+  std::string note;  // what is odd about it, e.g. that it looks uncalibrated; empty: nothing
 };
 
 /// One layer's verdict.
@@ -31,7 +47,10 @@ struct VerifiedLayer {
   double budget_rel_l2_oracle = 0;
   std::int64_t ids_differing = 0;               // outside near ties
   std::int64_t ids_near_tie = 0;                // left out of the comparison
-  std::int64_t codes = 0, codes_differing = 0;  // of the second quantiser
+  std::int64_t codes = 0, codes_differing = 0;  // of the second quantisers
+  std::int64_t worst_row = 0;                   // the token that is farthest from the oracle
+  double worst_row_rel_l2 = 0;
+  std::vector<VerifiedExpert> experts;  // when asked for
   bool ok = false;
   std::vector<std::string> notices;
 };
@@ -43,7 +62,9 @@ struct VerifyResult {
   std::vector<std::string> notices;
 };
 
-/// Runs each MoE layer of a checkpoint and judges it.
+/// Runs each MoE layer of a checkpoint and judges it. The dump of a layer's stages holds, under
+/// `layerN.`, hidden, logits, ids, weights, latent, x_quantised, fc1_gate, fc1_up, fc2_input, rows,
+/// shared_fc2_input and out of one token, and the same with `layerN.oracle.`.
 /// Errors: UsageError, one line; CannotServe.
 VerifyResult verify(const std::string& checkpoint, const VerifyOptions& options);
 
@@ -76,6 +97,7 @@ struct Measurement {
   double router_time_p50 = 0;
   double gbps = 0, gflops = 0, roof_gbps = 0, roof_gflops = 0, share_of_roof = 0;
   double rel_l2 = 0, budget = 0;
+  std::vector<std::int64_t> expert_tokens;  // [E+Z] rows of each in the judged call; sums to T * k
   bool ok = false;
   std::vector<std::string> notices;
 };

@@ -56,12 +56,22 @@ void LayerCall::fill_logits(std::int64_t call) {
   }
 }
 
+/// Where a table over token ids chooses the experts, the skew is one of the token ids.
+void LayerCall::fill_token_ids(std::int64_t call) {
+  const std::int64_t vocab = std::max<std::int64_t>(1, layer_.impl().weights().router.vocab);
+  const Random random(traffic_.seed, 9000 + std::uint64_t(call));
+  for (std::size_t t = 0; t < token_ids_.size(); ++t) {
+    token_ids_[t] = std::int64_t(random.bits(t) % std::uint64_t(vocab));
+    if (traffic_.routing == RoutingSkew::kOne) token_ids_[t] = 0;
+    if (traffic_.routing == RoutingSkew::kZipf)  // log-uniform: id i has weight 1 / (i + 1)
+      token_ids_[t] =
+          std::min(vocab - 1, std::int64_t(std::pow(double(vocab), double(random.uniform(t)))) - 1);
+  }
+}
+
 void LayerCall::prepare(std::int64_t call) {
   fill_logits(call);
-  const std::int64_t vocab = layer_.impl().weights().router.vocab;
-  const Random random(traffic_.seed, 9000 + std::uint64_t(call));
-  for (std::size_t t = 0; t < token_ids_.size(); ++t)
-    token_ids_[t] = vocab > 0 ? std::int64_t(random.bits(t) % std::uint64_t(vocab)) : 0;
+  fill_token_ids(call);
   std::fill(out_.begin(), out_.end(), std::byte(0xff));
 }
 

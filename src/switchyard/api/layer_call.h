@@ -42,6 +42,7 @@ class LayerCall {
 
  private:
   void fill_logits(std::int64_t call);
+  void fill_token_ids(std::int64_t call);
   ForwardArgs args();
 
   const MoeLayer& layer_;

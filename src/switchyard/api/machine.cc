@@ -26,6 +26,7 @@ using Json = nlohmann::json;
 struct Answer {
   std::optional<LayerEntry> layer;
   resolve::Report report;
+  std::string shared_leaf{};  // empty without a shared expert
 
   bool served() const { return !report.winner.empty(); }
 };
@@ -50,15 +51,11 @@ std::string stated_shape(const ProblemSketch& s) {
   return "";
 }
 
-/// Ranks that nothing joins serve nobody: the leaves that could are rejected for that.
-void withdraw_winner(resolve::Report& r) {
-  const resolve::StrategyVerdict& first = r.strategies.front();
-  std::string detail =
-      cat("the leaf could serve, but strategy ", first.strategy,
-          r.strategies.size() > 1 ? " (and every other) is " : " is ", first.detail);
+/// The leaves that could serve are rejected for what keeps the layer from being built.
+void withdraw_winner(resolve::Report& r, Reject reason, const std::string& detail) {
   std::vector<resolve::Rejection> withdrawn;
   for (const std::string& leaf : r.eligible)
-    withdrawn.push_back({leaf, Reject::kPathNotEnabled, detail});
+    withdrawn.push_back({leaf, reason, cat("the leaf could serve, but ", detail)});
   r.rejected.insert(r.rejected.begin(), withdrawn.begin(), withdrawn.end());
   r.eligible.clear();
   r.winner.clear();
@@ -66,6 +63,13 @@ void withdraw_winner(resolve::Report& r) {
   r.degraded = false;
   r.degraded_from.clear();
   r.knobs.clear();
+}
+
+/// Ranks that nothing joins serve nobody.
+std::string missing_strategy(const resolve::Report& r) {
+  const resolve::StrategyVerdict& first = r.strategies.front();
+  return cat("strategy ", first.strategy,
+             r.strategies.size() > 1 ? " (and every other) is " : " is ", first.detail);
 }
 
 class Explainer {
@@ -112,8 +116,26 @@ class Explainer {
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
     out.report.strategies = api::judge_strategies(deployment_, options_.comm);
-    if (!out.report.strategies.empty()) withdraw_winner(out.report);
+    const Eligibility built = api::can_build(out.report.problem, deployment_);
+    if (!out.report.strategies.empty()) {
+      withdraw_winner(out.report, Reject::kPathNotEnabled, missing_strategy(out.report));
+    } else if (!built.eligible()) {
+      withdraw_winner(out.report, built.reason(), built.detail());
+    }
     return out;
+  }
+
+  /// The shared expert is served by the leaf of its own format, where the routed ones run.
+  void ask_shared(Answer& out, std::string_view format) const {
+    if (!out.served()) return;
+    Deployment placed = deployment_;
+    placed.device = leaves::find_leaf_by_id(out.report.winner)->device;
+    const leaves::Found found = api::ask_shared_leaf(out.report.problem, format, placed);
+    if (found.leaf != nullptr) out.shared_leaf = found.leaf->id.str();
+    if (!found.verdict.eligible())
+      withdraw_winner(out.report, found.verdict.reason(),
+                      cat("the shared expert's format ", show_format(format),
+                          " cannot be served: ", found.verdict.detail()));
   }
 
   // A pinned leaf that names a format says what the sketch leaves open; assuming another one would
@@ -140,6 +162,9 @@ class Explainer {
               ") is declared but holds no tensor; choose another");
       out.push_back(answer(overlaid(checkpoint.impl().problem(entry.index))));
       out.back().layer = entry;
+      if (checkpoint.impl().problem(entry.index).shared_inter == 0) continue;
+      const checkpoint::LayerReading read = checkpoint.impl().read_layer(entry.index);
+      if (read.weights.shared) ask_shared(out.back(), read.weights.shared->format);
     }
     if (out.empty() && options_.layer) checkpoint.impl().problem(*options_.layer);  // throws
     require(!out.empty(), "checkpoint '", options_.checkpoint, "' has no MoE layer to explain");
@@ -154,6 +179,7 @@ class Explainer {
 Json to_json(const Answer& answer) {
   Json out = Json::parse(resolve::to_json(answer.report));
   out["ok"] = answer.served();
+  if (!answer.shared_leaf.empty()) out["shared_leaf"] = answer.shared_leaf;
   if (answer.layer) {
     out["layer"] = answer.layer->index;
     out["block"] = answer.layer->block;
@@ -164,6 +190,7 @@ Json to_json(const Answer& answer) {
 std::string to_text(const Answer& answer) {
   std::string text = resolve::to_text(answer.report);
   if (!answer.layer) return text;
+  if (!answer.shared_leaf.empty()) text += cat("shared expert: ", answer.shared_leaf, "\n");
   return cat("layer ", answer.layer->index, "  ", answer.layer->block, "\n", text);
 }
 

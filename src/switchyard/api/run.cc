@@ -68,7 +68,9 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   LayerCall call(layer, {o.tokens, o.routing, o.seed});
   time_calls(call, layer, m);
   call.prepare(0);
+  layer.take_expert_load();
   call.forward();
+  m.expert_tokens = layer.expert_load().choices;
   bool same_bits = false;
   const layer::Judgement j = call.check(m.checked_tokens, same_bits);
   m.rel_l2 = j.rel_l2_oracle;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <span>
 
 #include "switchyard/api/judge.h"
 #include "switchyard/api/judge_support.h"
@@ -8,7 +9,10 @@
 #include "switchyard/base/random.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/moe_io.h"
+#include "switchyard/checkpoint/write_safetensors.h"
+#include "switchyard/layer/expert_errors.h"
 #include "switchyard/layer/judge.h"
+#include "switchyard/layer/stages.h"
 
 namespace switchyard {
 namespace {
@@ -20,17 +24,21 @@ struct Trial {
   std::vector<std::int64_t> token_ids;
 };
 
+constexpr std::int64_t kTokens = 24;
+
 Trial trial_for(const VerifyOptions& o, const LayerEntry& entry, std::int64_t hidden) {
   if (o.io.empty()) {
-    require(o.tokens >= 1, "tokens = ", o.tokens,
-            ": a verdict needs at least one; ask for 1 or more");
-    Trial t{.tokens = o.tokens,
-            .hidden = random_tokens(o.tokens, hidden, o.build.seed),
+    const std::int64_t tokens = o.tokens.value_or(kTokens);
+    require(tokens >= 1, "tokens = ", tokens, ": a verdict needs at least one; ask for 1 or more");
+    Trial t{.tokens = tokens,
+            .hidden = random_tokens(tokens, hidden, o.build.seed),
             .output = {},
             .token_ids = {}};
-    for (std::int64_t i = 0; i < o.tokens; ++i) t.token_ids.push_back(i);
+    for (std::int64_t i = 0; i < tokens; ++i) t.token_ids.push_back(i);
     return t;
   }
+  require(!o.tokens, "tokens = ", o.tokens.value_or(0), " and the file ", o.io,
+          " are both given, and the file decides how many tokens there are; leave one out");
   const auto file = checkpoint::SafetensorsFile::open(o.io);
   checkpoint::MoeIo io = checkpoint::read_moe_io(file, entry.index, hidden);
   return {io.tokens,
@@ -41,8 +49,57 @@ Trial trial_for(const VerifyOptions& o, const LayerEntry& entry, std::int64_t hi
 
 std::vector<double> widened(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 
+/// A layer under judgement, and what verify() gathers about it beside the verdict.
+struct Subject {
+  const MoeLayer& layer;
+  const Trial& trial;
+  const std::vector<std::int64_t>* token_ids;  // null unless routing reads them
+};
+
+std::vector<VerifiedExpert> judge_experts(const Subject& s) {
+  const layer::Layer& impl = s.layer.impl();
+  std::vector<layer::ExpertError> errors =
+      layer::expert_errors(impl, s.trial.tokens, s.trial.hidden.data());
+  layer::note_odd_experts(errors, layer::budgets_of(impl.routed().shape.quant).output,
+                          impl.routed().scales.unseen);
+  std::vector<VerifiedExpert> out;
+  for (layer::ExpertError& e : errors)
+    out.push_back({.id = e.id,
+                   .rows = e.rows,
+                   .rel_l2_oracle = e.rel_l2_oracle,
+                   .rel_l2_unquantised = e.rel_l2_unquantised,
+                   .fc1_input_scale = e.fc1_scale,
+                   .fc2_input_scale = e.fc2_scale,
+                   .note = std::move(e.note)});
+  return out;
+}
+
+checkpoint::NamedTensor to_tensor(const layer::Stage& stage, std::int64_t layer) {
+  checkpoint::NamedTensor t{
+      .name = cat("layer", layer, ".", stage.name),
+      .type = stage.ints.empty() ? checkpoint::TensorType::kF32 : checkpoint::TensorType::kI32,
+      .shape = stage.shape,
+      .bytes = {}};
+  const auto bytes = stage.ints.empty() ? std::as_bytes(std::span(stage.floats))
+                                        : std::as_bytes(std::span(stage.ints));
+  t.bytes.assign(bytes.begin(), bytes.end());
+  return t;
+}
+
+void dump_stages(const Subject& s, std::int64_t row, std::vector<checkpoint::NamedTensor>& out) {
+  require(row >= 0 && row < s.trial.tokens, "row ", row, " is outside 0..", s.trial.tokens - 1,
+          ", the tokens that layer ", s.layer.impl().weights().layer, " is verified on");
+  const std::int64_t hidden = s.layer.problem().hidden;
+  const layer::JudgeArgs one{1,
+                             s.trial.hidden.data() + row * hidden,
+                             s.token_ids != nullptr ? s.token_ids->data() + row : nullptr,
+                             {}};
+  for (const layer::Stage& stage : layer::stages_of(s.layer.impl(), one))
+    out.push_back(to_tensor(stage, s.layer.impl().weights().layer));
+}
+
 VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry,
-                           const VerifyOptions& o) {
+                           const VerifyOptions& o, std::vector<checkpoint::NamedTensor>& stages) {
   const std::int64_t hidden = checkpoint.impl().problem(entry.index).hidden;
   const Trial trial = trial_for(o, entry, hidden);
   BuildOptions build = o.build;
@@ -72,6 +129,11 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   v.ids_near_tie = j.ids_near_tie;
   v.codes = j.codes;
   v.codes_differing = j.codes_differing;
+  v.worst_row = j.worst_row;
+  v.worst_row_rel_l2 = j.worst_row_rel_l2;
+  const Subject subject{layer, trial, vocab > 0 ? &ids : nullptr};
+  if (o.per_expert) v.experts = judge_experts(subject);
+  if (!o.dump_stages.empty()) dump_stages(subject, o.dump_row.value_or(j.worst_row), stages);
   v.notices = layer.notices();
   v.ok = j.ok(budgets);
   if (trial.output.empty()) return v;
@@ -116,10 +178,14 @@ std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::
 VerifyResult verify(const std::string& path, const VerifyOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(path);
   VerifyResult result{.ok = true, .layers = {}, .notices = checkpoint.impl().notices()};
+  require(!options.dump_row || !options.dump_stages.empty(), "row ", options.dump_row.value_or(0),
+          " is given without a file for its stages; name one or leave the row out");
+  std::vector<checkpoint::NamedTensor> stages;
   for (const LayerEntry& entry : chosen_layers(checkpoint, options.layer)) {
-    result.layers.push_back(verify_layer(checkpoint, entry, options));
+    result.layers.push_back(verify_layer(checkpoint, entry, options, stages));
     result.ok = result.ok && result.layers.back().ok;
   }
+  if (!options.dump_stages.empty()) checkpoint::write_safetensors(options.dump_stages, stages);
   return result;
 }
 

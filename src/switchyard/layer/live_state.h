@@ -22,6 +22,7 @@ class UpdateGate {
   /// Held while weights or scales change.
   class Writing {
    public:
+    /// Waits for the forwards in flight; later ones wait for this.
     explicit Writing(const UpdateGate& gate) : turn_(gate.turnstile_), lock_(gate.mutex_) {}
 
    private:

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switchyard/checkpoint/tensor.h"
+
+namespace switchyard::checkpoint {
+
+/// A tensor to be written.
+///
+/// Shapes:  bytes [shape] row-major in `type`.
+struct NamedTensor {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+/// Writes `tensors` as one safetensors file, replacing what is there.
+/// Errors:  UsageError when the file cannot be written; InternalError for bytes that are not the
+///          shape's, or a name that comes twice.
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+
+}  // namespace switchyard::checkpoint
