@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Chooses twins by file name: *_avx2.cc, *_avx512.cc and *_amx.cc get their instruction sets and are
-# entered only after a run-time check; *_cuda.cu or its *_cuda_stub.cc, never both.
+# entered only after a run-time check; *_cuda.cu or its *_cuda_stub.cc, *_mpi.cc or its
+# *_mpi_stub.cc, never both.
 set(SWITCHYARD_AVX2 -mavx2 -mfma -mf16c)
 set(SWITCHYARD_AVX512 ${SWITCHYARD_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512bf16)
 set(SWITCHYARD_AMX ${SWITCHYARD_AVX512} -mamx-tile -mamx-bf16)
@@ -28,4 +29,14 @@ if(SWITCHYARD_CUDA)
   file(GLOB_RECURSE cuda_twins CONFIGURE_DEPENDS ${SWITCHYARD_SRC}/switchyard/*.cu)
   list(FILTER SWITCHYARD_SOURCES EXCLUDE REGEX "_cuda_stub\\.cc$")
   list(APPEND SWITCHYARD_SOURCES ${cuda_twins})
+endif()
+
+if(MPI_CXX_FOUND)
+  list(FILTER SWITCHYARD_SOURCES EXCLUDE REGEX "_mpi_stub\\.cc$")
+  set(twins ${SWITCHYARD_SOURCES})
+  list(FILTER twins INCLUDE REGEX "_mpi\\.cc$")
+  set_source_files_properties(${twins} PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}"
+    COMPILE_DEFINITIONS OMPI_SKIP_MPICXX)
+else()
+  list(FILTER SWITCHYARD_SOURCES EXCLUDE REGEX "_mpi\\.cc$")
 endif()

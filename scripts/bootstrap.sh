@@ -5,7 +5,8 @@
 set -eu
 
 packages="g++ cmake ninja-build ccache git python3 clang libclang-rt-dev clang-format clang-tidy
-  nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev libgmock-dev"
+  nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev libgmock-dev
+  openmpi-bin libopenmpi-dev"
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
   echo "bootstrap: no dpkg-query here, so this is no Debian; install the equivalents of" $packages \

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/comm/group.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/host_buffer.h"
+
+namespace switchyard::comm {
+
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kMailBytes = 1024, kAbortText = 512;
+constexpr std::uint32_t kMagic = 0x53594752, kVersion = 1;
+// The abort cell: free, or being filled, or 2 + the rank that gave up.
+constexpr std::uint32_t kFree = 0, kClaimed = 1, kByRank = 2;
+
+constexpr std::chrono::microseconds kPollTime{20};
+// A sleeper looks at the abort cell this often; setting it wakes nobody.
+constexpr std::chrono::microseconds kSlice{2000};
+
+}  // namespace
+
+/// What one rank tells the others between two barriers.
+struct alignas(kLine) Seat {
+  Word arrived;          // sequence number of the barrier that it has come to
+  std::uint64_t length;  // of its whole all_gather text
+  char mail[kMailBytes];
+};
+
+/// The head of a group's shared memory; the seats follow it.
+struct alignas(kLine) Control {
+  std::uint32_t magic, version, size;
+  Word abort;  // any rank may claim it, once
+  char abort_text[kAbortText];
+  Seat* seats() { return reinterpret_cast<Seat*>(this + 1); }
+};
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string in_seconds(double s) {
+  std::int64_t ms = std::int64_t(s * 1000);
+  return cat(ms / 1000, ".", ms % 1000 / 100, " s");
+}
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class ThreadTransport : public Transport {
+ public:
+  SharedBytes share(Group& group, std::size_t bytes, std::string_view phase) override {
+    std::string error;
+    std::shared_ptr<HostBuffer> mine;
+    try {
+      std::lock_guard lock(mutex_);
+      mine = current_.lock();
+      if (!mine) current_ = mine = std::make_shared<HostBuffer>(bytes);
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    group.settle(error, phase);
+    {
+      std::lock_guard lock(mutex_);
+      current_.reset();  // the next call makes a new one
+    }
+    group.barrier(phase);
+    return {mine, mine->bytes()};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<HostBuffer> current_;
+};
+
+std::chrono::milliseconds seconds_of(const Environment& env, std::string_view name) {
+  std::string_view text = env.flag(name);
+  int s = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), s);
+  ensure(error == std::errc() && end == text.data() + text.size(), "the environment holds ", name,
+         " = '", text, "'");
+  return std::chrono::seconds(s);
+}
+
+}  // namespace
+
+Deadlines deadlines_of(const Environment& env) {
+  return {.warm_up = seconds_of(env, "SWITCHYARD_WARMUP_TIMEOUT_S"),
+          .serving = seconds_of(env, "SWITCHYARD_SERVING_TIMEOUT_S")};
+}
+
+Group::Group(int rank, int size, const Deadlines& deadlines, SharedBytes control,
+             std::shared_ptr<Transport> transport)
+    : rank_(rank),
+      size_(size),
+      deadlines_(deadlines),
+      control_(std::move(control)),
+      transport_(std::move(transport)) {
+  require(size >= 1 && size <= kMaxGroupRanks, "a group of ", size, " ranks is outside 1..",
+          kMaxGroupRanks);
+  ensure(rank >= 0 && rank < size, "rank ", rank, " is outside a group of ", size);
+  const Control& c = this->control();
+  ensure(c.magic == kMagic && c.version == kVersion && c.size == std::uint32_t(size),
+         "the control block is of version ", c.version, " for ", c.size, " ranks, not ", kVersion,
+         " for ", size);
+}
+
+Control& Group::control() const { return *reinterpret_cast<Control*>(control_.bytes.data()); }
+
+std::size_t Group::control_bytes(int size) {
+  return sizeof(Control) + std::size_t(size) * sizeof(Seat);
+}
+
+void Group::init_control(std::span<std::byte> bytes, int size) {
+  ensure(bytes.size() >= control_bytes(size), "the control block does not fit");
+  auto* c = new (bytes.data()) Control{};
+  for (int r = 0; r < size; ++r) new (c->seats() + r) Seat{};
+  c->size = std::uint32_t(size);
+  c->version = kVersion;
+  c->magic = kMagic;
+}
+
+void Group::barrier(std::string_view phase) {
+  Seat* seats = control().seats();
+  publish(seats[rank_].arrived, ++sequence_);
+  Patience patience(*this, phase, deadlines_.warm_up);
+  for (int r = 0; r < size_; ++r) patience.until(seats[r].arrived, sequence_, r);
+}
+
+std::vector<std::string> Group::all_gather(std::string_view mine, std::string_view phase) {
+  Seat* seats = control().seats();
+  std::vector<std::string> out;
+  out.resize(std::size_t(size_));
+  std::size_t longest = 0, sent = 0;
+  do {
+    Seat& own = seats[rank_];
+    own.length = mine.size();
+    std::size_t part = sent < mine.size() ? std::min(kMailBytes, mine.size() - sent) : 0;
+    if (part > 0) std::memcpy(own.mail, mine.data() + sent, part);
+    barrier(phase);
+    for (int r = 0; r < size_; ++r) {
+      std::string& text = out[std::size_t(r)];
+      std::size_t length = seats[r].length;
+      longest = std::max(longest, length);
+      text.append(seats[r].mail, std::min(kMailBytes, length - text.size()));
+    }
+    barrier(phase);  // before anybody overwrites its mail
+    sent += kMailBytes;
+  } while (sent < longest);
+  return out;
+}
+
+bool Group::vote(bool yes, std::string_view phase) {
+  std::vector<std::string> all = all_gather(yes ? "y" : "n", phase);
+  return std::all_of(all.begin(), all.end(), [](const std::string& v) { return v == "y"; });
+}
+
+void Group::settle(std::string_view error, std::string_view phase) {
+  std::vector<std::string> all = all_gather(error, phase);
+  std::string text;
+  for (int r = 0; r < size_; ++r)
+    if (const std::string& e = all[std::size_t(r)]; !e.empty())
+      text += cat(text.empty() ? "" : "; ", "rank ", r, ": ", e);
+  require(text.empty(), phase, " failed: ", text);
+}
+
+SharedBytes Group::share(std::size_t bytes, std::string_view phase) {
+  const Agreed size{"bytes", cat(bytes)};
+  agree(*this, {&size, 1}, phase);
+  return transport_->share(*this, bytes, phase);
+}
+
+void Group::abort(std::string_view why) noexcept {
+  Control& c = control();
+  std::uint32_t expected = kFree;
+  if (!c.abort.compare_exchange_strong(expected, kClaimed, std::memory_order_acq_rel)) return;
+  std::size_t length = std::min(why.size(), kAbortText - 1);
+  std::memcpy(c.abort_text, why.data(), length);
+  c.abort_text[length] = 0;
+  c.abort.store(kByRank + std::uint32_t(rank_), std::memory_order_release);
+}
+
+bool Group::aborted() const { return control().abort.load(std::memory_order_acquire) != kFree; }
+
+void Patience::check_abort(double elapsed_s) const {
+  Control& c = group_->control();
+  std::uint32_t cell = c.abort.load(std::memory_order_acquire);
+  if (cell < kByRank) return;
+  int peer = int(cell - kByRank);
+  throw PeerError(cat("rank ", group_->rank(), " stops in ", phase_, " after ",
+                      in_seconds(elapsed_s), ": rank ", peer, " gave up (", c.abort_text, ")"),
+                  {group_->rank(), peer, std::string(phase_), elapsed_s});
+}
+
+void Patience::give_up(int peer, double elapsed_s) {
+  std::string text =
+      cat("rank ", group_->rank(), " waited ", in_seconds(elapsed_s), " for rank ", peer, " in ",
+          phase_, " (deadline ", in_seconds(double(budget_.count()) / 1000),
+          "); see whether that rank runs, or raise the deadline");
+  group_->abort(text);
+  throw PeerError(text, {group_->rank(), peer, std::string(phase_), elapsed_s});
+}
+
+void Patience::pause(const Word& word, std::uint32_t seen, int peer) {
+  double elapsed_s = seconds_since(start_);
+  check_abort(elapsed_s);
+  auto left = budget_ - std::chrono::milliseconds(std::int64_t(elapsed_s * 1000));
+  if (left.count() <= 0) give_up(peer, elapsed_s);
+  const auto end = std::chrono::steady_clock::now() + kPollTime;
+  constexpr int kPollsPerClockRead = 32;
+  do {
+    for (int i = 0; i < kPollsPerClockRead; ++i) {
+      if (word.load(std::memory_order_acquire) != seen) return;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  sleep_on(word, seen, kSlice);
+}
+
+void Patience::until(const Word& word, std::uint32_t wanted, int peer) {
+  for (;;) {
+    std::uint32_t seen = word.load(std::memory_order_acquire);
+    if (reached(seen, wanted)) return;
+    pause(word, seen, peer);
+  }
+}
+
+std::vector<Group> make_thread_groups(int ranks, const Deadlines& deadlines) {
+  require(ranks >= 1 && ranks <= kMaxGroupRanks, "a group of ", ranks, " ranks is outside 1..",
+          kMaxGroupRanks);
+  auto memory = std::make_shared<HostBuffer>(Group::control_bytes(ranks));
+  Group::init_control(memory->bytes(), ranks);
+  auto transport = std::make_shared<ThreadTransport>();
+  std::vector<Group> out;
+  out.reserve(std::size_t(ranks));
+  for (int r = 0; r < ranks; ++r)
+    out.emplace_back(r, ranks, deadlines, SharedBytes{memory, memory->bytes()}, transport);
+  return out;
+}
+
+namespace {
+
+// One line per value: name, tab, value.
+std::string encode(std::span<const Agreed> values) {
+  std::string out;
+  for (const Agreed& v : values) out += cat(v.name, "\t", v.value, "\n");
+  return out;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> out;
+  while (!text.empty()) {
+    std::size_t end = text.find('\n');
+    out.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+void agree(Group& group, std::span<const Agreed> mine, std::string_view phase) {
+  for (const Agreed& v : mine)
+    ensure(cat(v.name, v.value).find_first_of("\t\n") == std::string::npos,
+           "an agreed value holds a tab or a line end: ", v.name);
+  std::vector<std::string> all = group.all_gather(encode(mine), phase);
+  // Every rank judges the same texts, against rank 0's, and comes to the same end.
+  std::vector<std::string_view> first = lines_of(all[0]);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    std::vector<std::string_view> other = lines_of(all[r]);
+    require(first.size() == other.size(), phase, ": rank 0 compares ", first.size(),
+            " values, rank ", r, " ", other.size(), "; run the same build with the same arguments");
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      if (first[i] == other[i]) continue;
+      auto shown = [](std::string_view line) {
+        std::size_t tab = line.find('\t');
+        return cat(line.substr(0, tab), " = '", line.substr(tab + 1), "'");
+      };
+      throw UsageError(cat(phase, ": the ranks differ: rank 0 has ", shown(first[i]), ", rank ", r,
+                           " has ", shown(other[i]), "; start all ranks alike"));
+    }
+  }
+}
+
+}  // namespace switchyard::comm

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "switchyard/comm/group.h"
+
+namespace switchyard::comm {
+
+/// Whether this build can form groups of MPI processes.
+bool has_mpi();
+
+/// MPI for the life of this object: started unless the process has done so, and ended by the one
+/// that started it. MPI only brings the processes together; a formed group waits in shared memory,
+/// where every wait has a deadline.
+class MpiSession {
+ public:
+  /// Errors: UsageError when MPI is not built in, DeviceError when it does not start.
+  MpiSession();
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  /// This process among those that were started together.
+  int rank() const { return rank_; }
+  /// Processes that were started together.
+  int size() const { return size_; }
+  /// Forms a group of all of them; again after an abort too. Collective.
+  /// Errors: UsageError when they run on several hosts, or a system call refuses the memory;
+  ///         PeerError when some rank does not come in time.
+  Group form_group(const Deadlines& deadlines);
+
+ private:
+  int rank_ = 0, size_ = 1;
+  bool ours_ = false;
+};
+
+}  // namespace switchyard::comm

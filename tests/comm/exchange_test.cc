@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "switchyard/base/check.h"
+#include "tests/cases/exchange_case.h"
+#include "tests/comm/thread_ranks.h"
+#include "tests/support/soak.h"
+
+namespace switchyard::comm {
+namespace {
+
+using test::expect_all_well;
+using test::long_deadlines;
+using test::on_thread_ranks;
+using test::PayloadKind;
+
+const Strategy* const kBuilt[] = {&all_gather(), &one_sided(), &two_sided(), &expert_major(),
+                                  &compact()};
+
+/// Tokens of `rank` in `round`: none, one, uneven, almost full, full.
+std::int64_t tokens_of(const ExchangeShape& s, int rank, int round) {
+  switch (round % 5) {
+    case 0:
+      return (rank * 5 + 3) % (s.capacity + 1);
+    case 1:
+      return rank == round % s.ranks() ? s.capacity : 0;
+    case 2:
+      return s.capacity;
+    case 3:
+      return s.capacity - 1;
+    default:
+      return rank % 2;
+  }
+}
+
+/// One round of one rank, compared with the contract reference bit for bit.
+void run_round(Exchange& exchange, const Strategy& strategy, const ExchangeShape& shape, int rank,
+               int round) {
+  const std::string where = cat(strategy.name, " ep ", shape.ep, " tp ", shape.tp, " k ",
+                                shape.top_k, " H ", shape.hidden, " rank ", rank, " round ", round);
+  const test::ExchangeInput input(shape, rank, tokens_of(shape, rank, round), round,
+                                  test::kPayloadKinds[(round + round / 5) % 5],
+                                  test::kWires[round / 2 % 5]);
+  Ticket ticket = exchange.dispatch(input.args());
+  const Received& in = ticket.received();
+  for (int r = 0; r < shape.ranks(); ++r) {
+    std::vector<std::int32_t> stats = test::stats_of(shape, r, round);
+    ASSERT_EQ(0, std::memcmp(in.stats + r * shape.num_stats, stats.data(), stats.size() * 4))
+        << where << " statistics of rank " << r;
+  }
+  test::serve(in, shape, strategy.contract, input.payload, rank);
+  test::SumCollector got(input.tokens, shape.hidden);
+  exchange.combine(std::move(ticket), got.sink());
+  ASSERT_EQ(got.rows, input.tokens) << where;
+  std::vector<float> want = test::expected_sums(input, strategy.contract);
+  ASSERT_EQ(got.sums.size(), want.size()) << where;
+  ASSERT_EQ(0, want.empty() ? 0 : std::memcmp(got.sums.data(), want.data(), want.size() * 4))
+      << where;
+  ASSERT_TRUE(exchange.canaries_intact()) << where;
+}
+
+void run_rounds(const Strategy& strategy, const ExchangeShape& shape, int rounds,
+                std::uint32_t first_sequence = 0) {
+  expect_all_well(on_thread_ranks(int(shape.ranks()), long_deadlines(), [&](Group& g) {
+    auto exchange = make_exchange(strategy, g, shape, {.first_sequence = first_sequence});
+    for (int round = 0; round < rounds; ++round) {
+      run_round(*exchange, strategy, shape, g.rank(), round);
+      if (testing::Test::HasFatalFailure()) {
+        g.abort("a test failed");
+        return;
+      }
+    }
+  }));
+}
+
+// Pairwise in a change's tests, all combinations in the soak. Slots do not divide by most of the
+// group sizes.
+TEST(Exchange, EqualsTheContractReferenceBitForBit) {
+  const std::int64_t ks[] = {1, 2, 3, 5, 8, 22}, widths[] = {8, 96, 264};
+  int turn = 0;
+  for (const Strategy* strategy : kBuilt)
+    for (std::int64_t ep : {1, 2, 3, 4, 8})
+      for (std::int64_t k : ks)
+        for (std::int64_t width : widths) {
+          if (!test::is_soak() && turn++ % 5 != 0) continue;
+          run_rounds(*strategy, test::exchange_shape(ep, k + 11, k, 13, width), 10);
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST(Exchange, RealWidthAndManyTokens) {
+  for (const Strategy* strategy : kBuilt) {
+    run_rounds(*strategy, test::exchange_shape(4, 10, 3, 5, 7168), 3);
+    run_rounds(*strategy, test::exchange_shape(2, 6, 2, test::subset_or_full(700, 4097), 8), 3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Exchange, CutExpertsUnderAllGather) {
+  ExchangeShape shape = test::exchange_shape(2, 7, 3, 9, 96);
+  shape.tp = 2;
+  run_rounds(all_gather(), shape, 5);
+  shape.ep = 1;
+  run_rounds(all_gather(), shape, 5);
+}
+
+// Sizes, forms and payloads alternate, the sequence number passes its wrap, and rank 1 is late now
+// and then.
+TEST(Exchange, ManyRoundsAcrossTheWrap) {
+  const int rounds = test::subset_or_full(1000, 100'000);
+  const ExchangeShape shape = test::exchange_shape(3, 7, 3, 6, 16);
+  for (const Strategy* strategy : kBuilt) {
+    expect_all_well(on_thread_ranks(3, long_deadlines(), [&](Group& g) {
+      int round = 0;
+      FaultHook late{&round, [](void* context, FaultPoint point, MessageHeader*) {
+                       constexpr int kEvery = 97;
+                       if (*static_cast<int*>(context) % kEvery == int(point))
+                         std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                     }};
+      if (g.rank() != 1) late = {};
+      auto exchange =
+          make_exchange(*strategy, g, shape, {.first_sequence = 0xffffff00U - 200U, .hook = late});
+      for (; round < rounds && !testing::Test::HasFatalFailure(); ++round)
+        run_round(*exchange, *strategy, shape, g.rank(), round);
+    }));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The control of the comparison above: each thing that a strategy could get wrong changes bits.
+TEST(Exchange, ReferenceNoticesEveryField) {
+  const ExchangeShape shape = test::exchange_shape(2, 8, 3, 6, 96);
+  const Contract contract = one_sided().contract;
+  const test::ExchangeInput good(shape, 0, 6, 1, PayloadKind::kFp8Block, Wire::kBf16);
+  const std::vector<float> want = test::expected_sums(good, contract);
+  auto differs = [&](const test::ExchangeInput& other) {
+    return test::expected_sums(other, contract) != want;
+  };
+  test::ExchangeInput other = good;
+  EXPECT_FALSE(differs(other));
+  std::swap(other.ids[0], other.ids[1]);
+  EXPECT_TRUE(differs(other));
+  other = good;
+  other.weights[2] *= 1.25F;
+  EXPECT_TRUE(differs(other));
+  other = good;
+  other.hidden[5] ^= std::byte(0x40);
+  EXPECT_TRUE(differs(other));
+  other = good;
+  other.scales[0] ^= std::byte(0x40);
+  EXPECT_TRUE(differs(other));
+  other = good;
+  other.wire = Wire::kF32;
+  EXPECT_TRUE(differs(other));
+  EXPECT_NE(test::expected_sums(good, expert_major().contract), want);
+}
+
+TEST(Layout, RegionsOfOddSizesAreAlignedAndApart) {
+  for (const Strategy* strategy : kBuilt)
+    for (std::int64_t capacity : {1, 3, 5, 127}) {
+      ExchangeShape shape = test::exchange_shape(2, 3, 3, capacity, 64);
+      shape.row_bytes = 65;
+      shape.scale_bytes = 5;
+      expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+        auto exchange = make_exchange(*strategy, g, shape);
+        EXPECT_TRUE(exchange->canaries_intact());
+        EXPECT_GT(exchange->memory_bytes().first, 0U);
+      }));
+    }
+}
+
+}  // namespace
+}  // namespace switchyard::comm

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "switchyard/base/check.h"
+#include "switchyard/comm/factory.h"
+#include "switchyard/core/preset.h"
+#include "switchyard/resolve/switches.h"
+
+namespace switchyard::comm {
+namespace {
+
+using testing::HasSubstr;
+
+Problem tiny() { return make_preset("tiny"); }  // 8 experts, hidden 128
+
+Deployment dep(std::int64_t ep) {
+  Deployment d;
+  d.ep = ep;
+  d.parallel = Parallel::kDep;
+  return d;
+}
+
+std::vector<std::string> verdicts_of(const Choice& c) {
+  std::vector<std::string> out;
+  for (const Verdict& v : c.verdicts)
+    out.push_back(cat(v.strategy->name, " ",
+                      v.eligibility.eligible() ? "ok" : to_string(v.eligibility.reason())));
+  return out;
+}
+
+TEST(Factory, AutoOrderAndEveryReason) {
+  Choice c = choose(tiny(), dep(4), "auto");
+  ASSERT_TRUE(c.strategy);
+  EXPECT_EQ(c.strategy->name, "one_sided");
+  EXPECT_THAT(verdicts_of(c),
+              testing::ElementsAre("one_sided ok", "two_sided ok", "nccl dep_missing", "compact ok",
+                                   "expert_major ok", "all_gather ok", "fused path_not_enabled"));
+  for (const Verdict& v : c.verdicts)
+    if (!v.eligibility.eligible()) {
+      EXPECT_FALSE(v.eligibility.detail().empty());
+    }
+}
+
+TEST(Factory, NoneIsNeededForOneRankOrAttentionTp) {
+  for (Deployment d : {dep(1), dep(4), dep(4)}) {
+    if (d.ep == 4) d.parallel = Parallel::kTep;
+    Choice c = choose(tiny(), d, "auto");
+    EXPECT_FALSE(c.needed);
+    EXPECT_FALSE(c.strategy);
+    EXPECT_TRUE(c.verdicts.empty());
+  }
+}
+
+TEST(Factory, APinIsJudgedAloneAndNeverReplaced) {
+  for (const Strategy* s : strategies()) {
+    Choice c = choose(tiny(), dep(4), s->name);
+    ASSERT_EQ(c.verdicts.size(), 1U);
+    EXPECT_EQ(c.verdicts[0].strategy, s);
+    EXPECT_EQ(c.strategy != nullptr, c.verdicts[0].eligibility.eligible());
+    EXPECT_EQ(c.strategy != nullptr, s->make != nullptr) << s->name;
+  }
+  // Outside dep a pin is still a pin: refused with the reason.
+  for (Parallel parallel : {Parallel::kDtp, Parallel::kTep, Parallel::kTtp}) {
+    Deployment d = dep(1);
+    d.tp = 4;
+    d.parallel = parallel;
+    Choice c = choose(tiny(), d, "two_sided");
+    EXPECT_TRUE(c.needed);
+    EXPECT_FALSE(c.strategy);
+    EXPECT_EQ(c.verdicts[0].eligibility.reason(), Reject::kTopologyUnsupported);
+    EXPECT_THAT(c.verdicts[0].eligibility.detail(),
+                HasSubstr(cat("parallel is ", to_string(parallel))));
+  }
+  EXPECT_THROW(choose(tiny(), dep(4), "pigeons"), UsageError);
+}
+
+TEST(Factory, CutExpertsLeaveAllGatherOnly) {
+  Deployment d = dep(2);
+  d.tp = 2;
+  Choice c = choose(tiny(), d, "auto");
+  ASSERT_TRUE(c.strategy);
+  EXPECT_EQ(c.strategy->name, "all_gather");
+  EXPECT_THAT(c.verdicts[0].eligibility.detail(), HasSubstr("ep = 2 and tp = 2 are both above 1"));
+  d.parallel = Parallel::kDtp;
+  EXPECT_EQ(choose(tiny(), d, "auto").strategy, &all_gather());
+}
+
+TEST(Factory, UnevenExpertsAndReplicatedSlots) {
+  EXPECT_EQ(choose(tiny(), dep(3), "auto").strategy, &one_sided());  // 3 + 3 + 2 experts
+  Deployment d = dep(2);
+  d.slots = 10;
+  EXPECT_EQ(choose(tiny(), d, "auto").strategy, &one_sided());
+  EXPECT_EQ(choose(tiny(), d, "two_sided").strategy, &two_sided());  // no rule of fours
+  d.ep = 4;
+  Choice c = choose(tiny(), d, "auto");
+  EXPECT_FALSE(c.strategy);
+  EXPECT_EQ(c.verdicts[0].eligibility.reason(), Reject::kSlotsNotDivisibleByEp);
+  EXPECT_THAT(c.verdicts[0].eligibility.detail(), HasSubstr("slots = 10 do not divide by ep = 4"));
+  EXPECT_EQ(choose(tiny(), dep(9), "one_sided").verdicts[0].eligibility.reason(),
+            Reject::kTopologyUnsupported);
+}
+
+TEST(Factory, AMaskedStrategyIsSkipped) {
+  static constexpr Strategy kMasked{
+      .name = "one_sided", .can_implement = [](const Problem&, const Deployment&) {
+        return Eligibility::no(Reject::kTopologyUnsupported, "masked by the test");
+      }};
+  const Strategy* const table[] = {&kMasked, &two_sided(), &all_gather()};
+  Deployment d = dep(2);
+  d.slots = 10;
+  Choice c = choose(tiny(), d, "auto", table);
+  EXPECT_EQ(c.strategy, &two_sided());
+  EXPECT_EQ(c.verdicts[0].eligibility.detail(), "masked by the test");
+  EXPECT_FALSE(choose(tiny(), d, "one_sided", table).strategy);
+}
+
+TEST(Factory, LimitsAreJudgedAtLimitAndBeyond) {
+  Problem wide = make_preset("deepseek-v3");  // 256 experts
+  EXPECT_EQ(choose(wide, dep(kMaxGroupRanks), "auto").strategy, &one_sided());
+  Deployment d = dep(kMaxGroupRanks + 1);
+  d.slots = 2 * (kMaxGroupRanks + 1);
+  Choice c = choose(wide, d, "all_gather");
+  EXPECT_FALSE(c.strategy);
+  EXPECT_THAT(c.verdicts[0].eligibility.detail(), HasSubstr("ranks = 257 exceed the 256"));
+  Problem odd = tiny();
+  odd.hidden = 127;
+  odd.combine = CombinePrecision::kNvfp4;
+  EXPECT_EQ(choose(odd, dep(2), "one_sided").verdicts[0].eligibility.reason(),
+            Reject::kShapeUnaligned);
+  odd.hidden = 126;
+  EXPECT_EQ(choose(odd, dep(2), "auto").strategy, &one_sided());
+}
+
+TEST(Factory, GpuRanksAreDeclaredNotBuilt) {
+  Deployment d = dep(2);
+  d.device = Device::kCuda;
+  EXPECT_EQ(choose(tiny(), d, "one_sided").verdicts[0].eligibility.reason(),
+            Reject::kPathNotEnabled);
+  d.env.deps = {"nccl"};
+  EXPECT_EQ(choose(tiny(), d, "nccl").verdicts[0].eligibility.reason(), Reject::kPathNotEnabled);
+}
+
+TEST(Factory, EveryNameIsAValueOfTheSwitch) {
+  for (const resolve::Switch& row : resolve::switch_table()) {
+    if (row.name != "SWITCHYARD_COMM") continue;
+    for (const Strategy* s : strategies()) {
+      EXPECT_EQ(row.canonical(row.name, s->name), s->name);
+      EXPECT_EQ(find_strategy(s->name), s);
+    }
+    for (const auto& [ancestor, ours] : {std::pair{"NVLINK_ONE_SIDED", "one_sided"},
+                                         {"NVLINK_TWO_SIDED", "two_sided"},
+                                         {"ALLGATHER", "all_gather"},
+                                         {"NCCL_EP", "nccl"},
+                                         {"DEEPEP", "compact"},
+                                         {"DEEPEPLOWLATENCY", "expert_major"}})
+      EXPECT_TRUE(find_strategy(row.canonical(row.name, ancestor)) == find_strategy(ours));
+  }
+  EXPECT_EQ(find_strategy("pigeons"), nullptr);
+}
+
+}  // namespace
+}  // namespace switchyard::comm
