@@ -13,6 +13,7 @@
 #include "switchyard/api/strategies.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/checkpoint/families.h"
+#include "switchyard/checkpoint/quantization.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/ops/grouped_gemm/panel.h"
@@ -283,7 +284,8 @@ Json facts() {
   out["presets"] = presets_json();
   out["tiers"] = tiers_json();
   out["preference_words"] = resolve::preference_words();
-  out["families"] = checkpoint::family_names();
+  out["families"] = checkpoint::known_families();
+  out["schemas"] = checkpoint::known_schemas();
   return out;
 }
 

@@ -118,13 +118,18 @@ def families(facts):
     return ", ".join(code(name) for name in facts["families"]) + ".\n"
 
 
+def schemas(facts):
+    return "".join(f"- {code(name)}\n" for name in facts["schemas"])
+
+
 def preferences(facts):
     return ", ".join(code(word) for word in facts["preference_words"]) + ".\n"
 
 
 TABLES = {
     "formats": formats, "layouts": layouts, "identities": identities, "reasons": reasons, "switches": switches,
-    "strategies": strategies, "presets": presets, "tiers": tiers, "families": families, "preferences": preferences,
+    "strategies": strategies, "presets": presets, "tiers": tiers, "families": families, "schemas": schemas,
+    "preferences": preferences,
     "gate_cpu": lambda f: gate(f, "cpu"), "gate_cuda": lambda f: gate(f, "cuda"),
     "matrix_cpu": lambda f: matrix(f, "cpu"), "matrix_cuda": lambda f: matrix(f, "cuda"),
 }

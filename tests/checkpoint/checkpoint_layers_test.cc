@@ -50,6 +50,47 @@ TEST(ModuleMatcher, AncestorsCountAndIndicesAreWhole) {
   EXPECT_EQ(s.match("model.layers.2.xmlp.gate"), nullptr);
 }
 
+TEST(ModulePattern, MatchesAsPythonsReMatchDoes) {
+  struct Case {
+    const char *expression, *text;
+    bool matches;
+  };
+  const Case cases[] = {
+      {".*mlp\\.gate$", "model.layers.3.mlp.gate", true},
+      {".*mlp\\.gate$", "model.layers.3.mlp.gate_proj", false},
+      {"mlp", "mlp.gate", true},
+      {"mlp", "model.mlp", false},
+      {"^model\\.layers\\.\\d+\\.", "model.layers.12.mlp", true},
+      {"^model\\.layers\\.\\d+\\.", "model.layers.x.mlp", false},
+      {".*experts\\.\\d+\\.w[123]$", "b.experts.10.w2", true},
+      {".*experts\\.\\d+\\.w[123]$", "b.experts.10.w4", false},
+      {".*(gate|up|down)_proj", "experts.0.up_proj", true},
+      {".*(?:gate|up)_proj$", "experts.0.down_proj", false},
+      {"a?b+c*", "bbx", true},
+      {"a?b+c*$", "abbcc", true},
+      {"[^.]*\\.x", "ab.x", true},
+      {"[^.]*\\.x", "a.b.x", false},
+      {"(a|b|)*c", "ababc", true},
+      {"[a-c\\d]+$", "a1c", true},
+      {"[]]", "]", true},
+      {"", "anything", true},
+  };
+  for (const Case& c : cases)
+    EXPECT_EQ(ModulePattern(c.expression, "here").match(c.text), c.matches)
+        << c.expression << " on " << c.text;
+  for (const char* bad : {"(", ")", "[a", "*a", "a{2}", "(?=a)", "(?!a)", "(?P<n>a)", "\\", "\\1",
+                          "[z-a]", "\\bword"})
+    EXPECT_THAT(test::usage_error_of([&] { ModulePattern(bad, "here"); }), HasSubstr("not served"))
+        << bad;
+}
+
+TEST(ModulePattern, ItsTimeDoesNotExplode) {
+  const std::string text(300, 'a');
+  EXPECT_FALSE(ModulePattern("(a*)*(a*)*(a|a)*b", "here").match(text));
+  EXPECT_NE(test::usage_error_of([&] { ModulePattern(std::string(60, '('), "here"); }), "");
+  EXPECT_NE(test::usage_error_of([&] { ModulePattern(std::string(2001, 'a'), "here"); }), "");
+}
+
 /// The NVFP4 fixture with a copy of its layer as layer `to`; `bf16` gives the copy plain experts.
 void add_layer(CheckpointEditor& m, const std::string& to, bool bf16) {
   const std::string from = "model.layers.0.";

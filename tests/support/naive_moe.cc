@@ -51,9 +51,20 @@ struct DenseExpert {
 
 double activate(const Activation& a, double g, double u) {
   if (const auto* s = std::get_if<Swiglu>(&a)) {
-    if (s->clamp) g = std::min(g, double(s->clamp->at(0)));
-    if (s->clamp) u = std::clamp(u, -double(s->clamp->at(0)), double(s->clamp->at(0)));
-    return g * sigmoid(g) * u;
+    double limit = s->clamp ? double(s->clamp->at(0)) : -kNever;
+    double gate = s->clamp_after_silu ? g : std::min(g, limit);
+    gate *= sigmoid(gate);
+    return (s->clamp_after_silu ? std::min(gate, limit) : gate) * std::clamp(u, -limit, limit);
+  }
+  if (const auto* s = std::get_if<SiTu>(&a)) {
+    double cap = s->gate_softcap.at(0), linear = s->linear_softcap.at(0);
+    return cap * std::tanh(g / cap) * sigmoid(g) * linear * std::tanh(u / linear);
+  }
+  if (const auto* s = std::get_if<Geglu>(&a)) {
+    double inner = s->form == GeluForm::kErf
+                       ? std::erf(g / std::sqrt(2.0))
+                       : std::tanh(std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g));
+    return 0.5 * g * (1 + inner) * u;
   }
   if (const auto* s = std::get_if<SwigluBias>(&a)) {
     double limit = s->clamp->at(0);
@@ -113,13 +124,14 @@ void drop_groups(const RoutingSpec& r, std::vector<double>& c) {
 
 void map_weights(const RoutingSpec& r, std::vector<double>& w) {
   double sum = std::accumulate(w.begin(), w.end(), 0.0),
-         top = *std::max_element(w.begin(), w.end()), exps = 0;
-  for (double v : w) exps += std::exp(v - top);
+         top = *std::max_element(w.begin(), w.end()), exps = 0, powers = 0;
+  for (double v : w) exps += std::exp(v - top), powers += std::pow(v, double(r.p));
   for (double& v : w) {
     if (r.map == WeightMap::kSoftmaxOverChosen) v = std::exp(v - top) / exps;
     if (r.map == WeightMap::kSigmoid) v = sigmoid(v);
     if (r.map == WeightMap::kDivideByEpsilonSum) v /= sum + double(r.epsilon);
     if (r.map == WeightMap::kDivideByMax) v /= std::max(sum, double(r.epsilon));
+    if (r.map == WeightMap::kLpNorm) v /= std::pow(powers, 1 / double(r.p));
   }
 }
 
@@ -147,13 +159,20 @@ Choice sparse_mixer(double jitter, std::vector<double> z) {
   return out;
 }
 
+double rms(const std::vector<double>& x, double eps) {
+  double squares = 0;
+  for (double v : x) squares += v * v;
+  return std::sqrt(squares / double(x.size()) + eps);
+}
+
 Choice route(const LayerWeights& l, const std::vector<double>& x, std::int64_t token_id) {
   const RoutingSpec& r = l.problem.routing;
   std::vector<double> z(std::size_t(r.num_experts + r.zero_experts), 0.0);
+  double root = r.input_norm_eps > 0 ? rms(x, double(r.input_norm_eps)) : 1;
   for (std::size_t e = 0; e < z.size(); ++e) {
     if (!l.router.logit_bias.empty()) z[e] = l.router.logit_bias[e];
     for (std::size_t h = 0; h < x.size(); ++h)
-      z[e] += double(l.router.weight[e * x.size() + h]) * x[h];
+      z[e] += double(l.router.weight[e * x.size() + h]) * x[h] / root;
   }
   if (r.choice == ChoiceRule::kSparseMixer) return sparse_mixer(double(r.jitter), z);
   std::vector<double> s = scores(r.score, z), c = s;
@@ -167,6 +186,8 @@ Choice route(const LayerWeights& l, const std::vector<double>& x, std::int64_t t
       out.ids[std::size_t(j)] = l.router.hash_table[std::size_t(token_id * r.top_k + j)];
   for (std::int64_t e : out.ids) out.weights.push_back(s[std::size_t(e)]);
   map_weights(r, out.weights);
+  for (std::size_t j = 0; r.per_expert_scale && j < out.ids.size(); ++j)
+    out.weights[j] *= double(l.router.per_expert_scale[std::size_t(out.ids[j])]);
   return out;
 }
 

@@ -36,6 +36,15 @@ std::vector<std::string> nearest(std::string_view word, const std::vector<std::s
   return out;
 }
 
+std::vector<std::string> nearest_or_closest(std::string_view word,
+                                            const std::vector<std::string>& known) {
+  std::vector<std::string> out = nearest(word, known);
+  if (!out.empty() || known.empty()) return out;
+  return {*std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(word, a) < edit_distance(word, b);
+  })};
+}
+
 std::string join(const std::vector<std::string>& words, std::string_view separator) {
   std::string out;
   for (const std::string& word : words) out.append(out.empty() ? "" : separator).append(word);

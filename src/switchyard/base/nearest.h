@@ -15,6 +15,10 @@ namespace switchyard {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Up to three of `known` that are near enough to `word` to be a slip of the pen, nearest first.
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
+/// nearest(), or the one of least edit distance where nothing is that near; empty only for an empty
+/// `known`.
+std::vector<std::string> nearest_or_closest(std::string_view word,
+                                            const std::vector<std::string>& known);
 /// "a, b, c"; empty for an empty list.
 std::string join(const std::vector<std::string>& words, std::string_view separator = ", ");
 /// "did you mean nvfp4?" when something is near, else "known: a, b, c".

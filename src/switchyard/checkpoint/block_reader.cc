@@ -65,12 +65,13 @@ const Tensor* BlockReader::want(std::string_view names, const Want& want, std::s
   return t;
 }
 
-std::optional<float> BlockReader::want_scalar(const std::string& name) {
-  const Tensor* found = peek(name);
-  bool one = found && found->shape.size() == 1;
+std::optional<float> BlockReader::want_scalar(std::string_view names, std::string* full_name) {
+  const Tensor* found = peek(names);
   std::vector<std::int64_t> shape;
-  if (one) shape = {1};
-  const Tensor* t = want(name, {{TensorType::kF32}, std::move(shape)});
+  if (found && found->shape.size() == 1) shape = {1};
+  const Tensor* t =
+      want(names, {{TensorType::kF32, TensorType::kBf16, TensorType::kF16}, std::move(shape)},
+           full_name);
   if (!t) return {};
   return load_float(t->type, t->bytes.data(), 0);
 }
@@ -95,23 +96,29 @@ void BlockReader::ignore(std::string_view names) {
   for (std::string_view name : alternatives(names)) asked_.insert(cat(block_, ".", name));
 }
 
-std::int64_t BlockReader::fault_unknown() {
+std::int64_t BlockReader::fault_unknown(std::string_view owned) {
   std::int64_t unused = 0;
-  auto [first, last] = table_.range(block_ + ".");
-  for (auto it = first; it != last; ++it) {
-    const std::string& name = it->first;
-    if (asked_.count(name)) continue;
-    if (name.ends_with(".input_scale")) {
-      ++unused;
-      continue;
+  for (std::string_view prefix : alternatives(owned)) {
+    auto [first, last] = table_.range(cat(block_, ".", prefix));
+    for (auto it = first; it != last; ++it) {
+      const std::string& name = it->first;
+      if (asked_.count(name)) continue;
+      if (name.ends_with(".input_scale") || name.ends_with(".input_global_scale") ||
+          name.ends_with("_proj_input_scale")) {
+        ++unused;
+        continue;
+      }
+      fault(FindingKind::kUnknown, name,
+            cat("tensor '", show_name(name), "' of shape ", show_shape(it->second.shape),
+                " stands in the MoE block and the model's family and quantisation do not know it; "
+                "it would be silently ignored, remove it or correct config.json"));
     }
-    fault(FindingKind::kUnknown, name,
-          cat("tensor '", show_name(name), "' of shape ", show_shape(it->second.shape),
-              " stands in the MoE block and the model's family and quantisation do not know it; it "
-              "would be "
-              "silently ignored, remove it or correct config.json"));
   }
   return unused;
+}
+
+void BlockReader::take_findings(const BlockReader& other) {
+  findings_.insert(findings_.end(), other.findings_.begin(), other.findings_.end());
 }
 
 void throw_first(const std::vector<Finding>& findings, std::string_view where) {

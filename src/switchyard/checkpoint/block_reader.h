@@ -50,8 +50,8 @@ class BlockReader {
   const Tensor* peek(std::string_view names, std::string* full_name = nullptr) const;
   /// The tensor that must be there with one of the types and the shape; null after noting a fault.
   const Tensor* want(std::string_view names, const Want& want, std::string* full_name = nullptr);
-  /// A scalar F32 tensor ([] or [1]); nothing after noting a fault.
-  std::optional<float> want_scalar(const std::string& name);
+  /// A scalar F32, BF16 or F16 tensor ([] or [1]); nothing after noting a fault.
+  std::optional<float> want_scalar(std::string_view names, std::string* full_name = nullptr);
   /// True when some tensor's name below the block starts with `prefix`.
   bool any(std::string_view prefix) const;
   /// The names, below the block, that start with `prefix`; they live as long as the table.
@@ -60,9 +60,12 @@ class BlockReader {
   void fault(FindingKind kind, std::string tensor, std::string text);
   /// Marks a tensor below the block as known though nothing reads it.
   void ignore(std::string_view names);
-  /// Notes a fault for each tensor of the block that nobody asked for; input_scale tensors are only
-  /// counted: their number is returned.
-  std::int64_t fault_unknown();
+  /// Notes a fault for each tensor below the block whose name starts with one of `owned` ("a.|b.";
+  /// empty: each) and that nobody asked for; static activation scales are only counted: their
+  /// number is returned.
+  std::int64_t fault_unknown(std::string_view owned);
+  /// Takes over another reader's faults.
+  void take_findings(const BlockReader& other);
 
   /// All faults so far, in the order of discovery.
   const std::vector<Finding>& findings() const { return findings_; }

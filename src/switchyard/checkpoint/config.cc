@@ -79,6 +79,21 @@ constexpr Concern kConcerns[] = {
     {"num_dense_layers", "[0]"},
     {"expert_layer_period", "[1]"},
     {"expert_layer_offset", "[0]"},
+    {"moe_layer_interval", "[1]"},
+    {"moe_layer_start_index", "[0]"},
+    {"moe_layer_end_index", "[-1]"},
+    {"moe_layers_enum", "[\"\"]"},
+    {"moe_layer_num_skipped", "[0]"},
+    {"enable_moe_block", "[]"},
+    {"moe_num_shared_experts", "[0]"},
+    {"num_shared_expert", "[0]"},
+    {"latent_moe_use_norm", "[false]"},
+    {"moe_router_activation", "[]"},
+    {"use_moe_router_bias", "[false]"},
+    {"norm_expert_weight", "[]"},
+    {"router_bias", "[false]"},
+    {"zero_expert_type", "[]"},
+    {"moe_top_k", "[]"},
 };
 
 }  // namespace
@@ -118,6 +133,12 @@ const json* Config::find(std::string_view names) const {
   return found;
 }
 
+bool Config::present(std::string_view names) const {
+  auto spellings = alternatives(names);
+  return std::any_of(spellings.begin(), spellings.end(),
+                     [&](std::string_view name) { return object_.contains(std::string(name)); });
+}
+
 std::string Config::spelling(std::string_view names) const {
   for (std::string_view name : alternatives(names)) {
     auto it = object_.find(std::string(name));
@@ -126,15 +147,30 @@ std::string Config::spelling(std::string_view names) const {
   return std::string(alternatives(names).front());
 }
 
+std::int64_t Config::to_integer(std::string_view names, const json& value, std::int64_t low,
+                                std::int64_t high) const {
+  bool ok = value.is_number_integer() &&
+            !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t(high));
+  ok = ok && value.get<std::int64_t>() >= low && value.get<std::int64_t>() <= high;
+  if (!ok) wrong(spelling(names), value, cat("an integer in ", low, " .. ", high));
+  return value.get<std::int64_t>();
+}
+
 std::optional<std::int64_t> Config::integer(std::string_view names, std::int64_t low,
                                             std::int64_t high) const {
   const json* value = find(names);
   if (!value) return {};
-  bool ok = value->is_number_integer() &&
-            !(value->is_number_unsigned() && value->get<std::uint64_t>() > std::uint64_t(high));
-  ok = ok && value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high;
-  if (!ok) wrong(spelling(names), *value, cat("an integer in ", low, " .. ", high));
-  return value->get<std::int64_t>();
+  return to_integer(names, *value, low, high);
+}
+
+std::optional<std::int64_t> Config::integer_at(std::string_view names, std::int64_t layer,
+                                               std::int64_t low, std::int64_t high) const {
+  const json* value = find(names);
+  if (!value) return {};
+  if (!value->is_array()) return to_integer(names, *value, low, high);
+  if (layer < 0 || layer >= std::int64_t(value->size()))
+    wrong(spelling(names), *value, cat("a list with an entry for layer ", layer));
+  return to_integer(names, (*value)[std::size_t(layer)], low, high);
 }
 
 std::int64_t Config::required(std::string_view names, std::int64_t low, std::int64_t high,

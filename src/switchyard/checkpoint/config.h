@@ -27,9 +27,14 @@ class Config {
   const std::string& where() const { return where_; }
   /// True when one of `names` is there and not null.
   bool has(std::string_view names) const { return find(names) != nullptr; }
+  /// True when one of `names` is there, be it null.
+  bool present(std::string_view names) const;
   /// An integer in [low, high], or nothing.
   std::optional<std::int64_t> integer(std::string_view names, std::int64_t low,
                                       std::int64_t high) const;
+  /// The same, where the field may be a list with an entry for each layer.
+  std::optional<std::int64_t> integer_at(std::string_view names, std::int64_t layer,
+                                         std::int64_t low, std::int64_t high) const;
   /// An integer in [low, high] that must be there; `what` says what it is.
   std::int64_t required(std::string_view names, std::int64_t low, std::int64_t high,
                         std::string_view what) const;
@@ -59,6 +64,8 @@ class Config {
   [[noreturn]] void wrong(std::string_view name, const nlohmann::json& value,
                           const std::string& must) const;
   std::string spelling(std::string_view names) const;
+  std::int64_t to_integer(std::string_view names, const nlohmann::json& value, std::int64_t low,
+                          std::int64_t high) const;
 
   nlohmann::json object_;
   std::string where_;

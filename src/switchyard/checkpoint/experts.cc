@@ -26,29 +26,50 @@ Projections projections(const Family& family, std::string_view folder, std::size
 }
 
 BiasSource find_bias(BlockReader& reader, const std::string& base, std::int64_t count) {
-  const Tensor* t = reader.want(base + ".bias",
-                                {{TensorType::kF32, TensorType::kBf16, TensorType::kF16}, {count}});
+  const Tensor* t = reader.want(base + ".bias", {float_types(), {count}});
   return t ? BiasSource{t->bytes.data(), t->type, count, 1} : BiasSource{};
 }
 
-std::optional<ExpertSources> find_expert(BlockReader& reader, const Projections& names,
-                                         std::int64_t hidden, std::int64_t inter, bool bias,
-                                         const Scheme& scheme) {
+/// One expert with tensors of its own.
+struct ExpertArgs {
+  Projections names;
+  std::int64_t hidden = 0, inter = 0;
+  bool bias = false;
+  const Scheme* scheme = nullptr;
+};
+
+std::optional<ExpertSources> find_expert(BlockReader& reader, const ExpertArgs& a) {
   ExpertSources out;
-  if (!names.gate.empty()) {
-    out.gate = find_linear(reader, names.gate, inter, hidden, scheme);
-    if (bias) out.gate_bias = find_bias(reader, names.gate, inter);
+  auto linear = [&](const std::string& base, std::int64_t rows, std::int64_t cols) {
+    return find_linear(reader, {.base = base, .rows = rows, .cols = cols, .scheme = a.scheme});
+  };
+  const bool gated = !a.names.gate.empty();
+  if (gated) {
+    out.gate = linear(a.names.gate, a.inter, a.hidden);
+    if (a.bias) out.gate_bias = find_bias(reader, a.names.gate, a.inter);
   }
-  auto up = find_linear(reader, names.up, inter, hidden, scheme);
-  auto down = find_linear(reader, names.down, hidden, inter, scheme);
-  if (bias) {
-    out.up_bias = find_bias(reader, names.up, inter);
-    out.down_bias = find_bias(reader, names.down, hidden);
+  auto up = linear(a.names.up, a.inter, a.hidden);
+  auto down = linear(a.names.down, a.hidden, a.inter);
+  if (a.bias) {
+    out.up_bias = find_bias(reader, a.names.up, a.inter);
+    out.down_bias = find_bias(reader, a.names.down, a.hidden);
   }
-  if (!up || !down || (!names.gate.empty() && !out.gate)) return {};
+  if (!up || !down || (gated && !out.gate)) return {};
   out.up = std::move(*up);
   out.down = std::move(*down);
   return out;
+}
+
+/// A bias behind the weighted sum, as a bias of every expert's output: the weights sum to 1.
+void add_output_bias(const BlockContext& c, std::vector<ExpertSources>& experts) {
+  const Problem& p = c.problem;
+  const Tensor* t = c.reader.want(c.family.output_bias, {float_types(), {p.hidden}});
+  if (!t) return;
+  for (ExpertSources& e : experts) {
+    if (e.gate) e.gate_bias.count = p.inter;
+    e.up_bias.count = p.inter;
+    e.down_bias = {t->bytes.data(), t->type, p.hidden, 1};
+  }
 }
 
 /// Every projection of one expert must have `scheme`: a layer runs in one format.
@@ -139,25 +160,36 @@ std::vector<ExpertSources> find_experts(const BlockContext& c, const ExpertSpell
     for (std::int64_t e = 0; e < p.num_experts(); ++e) {
       Projections names = projections(c.family, cat("experts.", e), spelling.alternative);
       check_uniform(c, names, scheme);
-      auto expert = find_expert(c.reader, names, p.expert_hidden(), p.inter, p.expert_bias, scheme);
+      auto expert = find_expert(c.reader, {.names = names,
+                                           .hidden = p.expert_hidden(),
+                                           .inter = p.inter,
+                                           .bias = c.family.expert_bias,
+                                           .scheme = &scheme});
       if (expert) out.push_back(std::move(*expert));
     }
   }
   if (std::int64_t(out.size()) != p.num_experts()) return {};
   check_elements(c, out);
+  if (!c.family.output_bias.empty()) add_output_bias(c, out);
   return out;
 }
 
 std::optional<SharedSources> find_shared(const BlockContext& c) {
-  std::size_t count = alternatives(c.family.up).size(), alternative = 0;
-  for (std::size_t a = count; a-- > 0;)
-    if (c.reader.any(projections(c.family, c.family.shared, a).up + ".")) alternative = a;
+  std::size_t alternative = 0;
+  for (std::size_t a = alternatives(c.family.up).size(); a-- > 0;) {
+    Projections p = projections(c.family, c.family.shared, a);
+    for (const std::string& name : {p.gate, p.up, p.down})
+      if (!name.empty() && c.reader.any(name + ".")) alternative = a;
+  }
   Projections names = projections(c.family, c.family.shared, alternative);
   SharedSources out;
   out.scheme = c.quantization.scheme_of(cat(c.reader.block(), ".", names.up));
   check_uniform(c, names, out.scheme);
-  auto weights =
-      find_expert(c.reader, names, c.problem.hidden, c.problem.shared_inter, false, out.scheme);
+  auto weights = find_expert(c.reader, {.names = names,
+                                        .hidden = c.problem.hidden,
+                                        .inter = c.problem.shared_inter,
+                                        .bias = false,
+                                        .scheme = &out.scheme});
   if (!weights) return {};
   out.weights = std::move(*weights);
   return out;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/loader.h"
 
-#include <cmath>
-
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/experts.h"
 #include "switchyard/checkpoint/index.h"
 #include "switchyard/checkpoint/json_text.h"
 #include "switchyard/checkpoint/layer_list.h"
+#include "switchyard/checkpoint/linear.h"
 #include "switchyard/checkpoint/problem_reader.h"
+#include "switchyard/checkpoint/router.h"
+#include "switchyard/checkpoint/stacked.h"
 
 namespace switchyard::checkpoint {
 
@@ -16,7 +17,15 @@ using nlohmann::json;
 
 namespace {
 
-const std::vector<TensorType> kFloats = {TensorType::kF32, TensorType::kBf16, TensorType::kF16};
+/// The config with the fields of its object `part` among its own; its own go first.
+json merged(json object, std::string_view part) {
+  auto nested = object.find(std::string(part));
+  if (part.empty() || nested == object.end() || !nested->is_object()) return object;
+  const json fields = *nested;
+  for (const auto& [name, value] : fields.items())
+    if (!object.contains(name)) object[name] = value;
+  return object;
+}
 
 /// The model's object: text_config of a multimodal wrapper, with what stands outside it.
 json model_object(const json& root) {
@@ -24,7 +33,8 @@ json model_object(const json& root) {
     auto nested = root.find(key);
     if (nested == root.end() || !nested->is_object()) continue;
     json out = *nested;
-    for (const char* outer : {"model_type", "quantization_config", "dtype", "torch_dtype"})
+    for (const char* outer :
+         {"model_type", "quantization_config", "dtype", "torch_dtype", "expert_dtype"})
       if (!out.contains(outer) && root.contains(outer)) out[outer] = root[outer];
     return out;
   }
@@ -38,89 +48,90 @@ Quantization read_quantization(const CheckpointFiles& files, const json& model,
     require(
         !model.contains(key) || model[key].is_null(), where, ": declares its quantisation under '",
         key,
-        "', a schema that is not served; served: quantization_config with fp8, mxfp4 or modelopt");
+        "', a schema that is not served; served: quantization_config with fp8, mxfp4, modelopt or "
+        "compressed-tensors");
   const json* block =
       model.contains("quantization_config") ? &model["quantization_config"] : nullptr;
   bool declared = (block && !block->is_null()) || files.hf_quant;
   require(declared || !files.legacy_quantize_config, files.directory,
           ": holds quantize_config.json (GPTQ or AWQ), a schema that is not served; served: fp8, "
-          "mxfp4, modelopt");
+          "mxfp4, modelopt, compressed-tensors");
   return Quantization::parse(block, files.hf_quant ? &*files.hf_quant : nullptr, files.directory,
                              notices);
 }
 
-std::vector<float> read_router_floats(BlockReader& reader, std::string_view names,
-                                      std::vector<std::int64_t> shape, std::string_view what,
-                                      std::vector<std::string>* notices) {
-  std::string name;
-  const Tensor* t = reader.want(names, {kFloats, std::move(shape)}, &name);
-  if (!t) return {};
-  if (notices && t->type != TensorType::kF32)
-    notices->push_back(
-        cat(what, " '", name, "' is stored as ", to_string(t->type), "; read as fp32"));
-  std::vector<float> out = read_floats(*t, name);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (std::isfinite(out[i])) continue;
-    reader.fault(FindingKind::kBadScale, name,
-                 cat("tensor '", name, "': element ", i, " is ", out[i],
-                     ", must be finite; the checkpoint is damaged"));
-    break;
-  }
-  return out;
+/// expert_dtype stands outside the declaration and decides about the routed experts alone.
+void read_expert_dtype(const Config& config, Quantization& quantization) {
+  if (config.text("model_type", "") != "deepseek_v4") return;
+  std::string type = config.word("expert_dtype", "bf16|bfloat16|fp8|fp4", "bf16");
+  if (type == "fp4") quantization.set_routed("fp4", schemes::mxfp4());
 }
 
-std::vector<std::int32_t> read_hash_table(BlockReader& reader, const BlockContext& c,
-                                          const Config& config, std::int64_t& vocab) {
-  const Tensor* stored = reader.peek(c.family.hash_table);
-  std::int64_t rows = stored && stored->shape.size() == 2 ? stored->shape[0] : 1;
-  vocab = config.integer("vocab_size", 1, std::int64_t(1) << 31).value_or(rows);
-  std::string name;
-  const Tensor* t =
-      reader.want(c.family.hash_table,
-                  {{TensorType::kI64, TensorType::kI32}, {vocab, c.problem.top_k()}}, &name);
-  if (!t) return {};
-  try {
-    return read_ids(*t, c.problem.num_experts(), cat("tensor '", name, "'"));
-  } catch (const UsageError& e) {
-    reader.fault(FindingKind::kBadScale, name, e.what());
-    return {};
-  }
-}
-
-RouterWeights read_router(BlockContext& c, const Config& config,
-                          std::vector<std::string>& notices) {
-  const RoutingSpec& r = c.problem.routing;
-  std::int64_t ids = r.num_experts + r.zero_experts;
-  RouterWeights out;
-  out.weight = read_router_floats(c.reader, c.family.router, {ids, c.problem.hidden},
-                                  "router weight", nullptr);
-  if (!c.family.logit_bias.empty())
-    out.logit_bias =
-        read_router_floats(c.reader, c.family.logit_bias, {ids}, "router bias", nullptr);
-  if (r.choice_bias) {
-    out.choice_bias =
-        read_router_floats(c.reader, c.family.choice_bias, {ids}, "correction bias", &notices);
-  } else if (!c.family.choice_bias.empty() && r.choice == ChoiceRule::kTopK &&
-             c.reader.peek(c.family.choice_bias)) {
-    c.reader.ignore(c.family.choice_bias);
-    notices.push_back(
-        "a correction bias is stored and switched off by config.json; it is not applied");
-  }
-  if (r.choice == ChoiceRule::kHash)
-    out.hash_table = read_hash_table(c.reader, c, config, out.vocab);
-  return out;
-}
-
-std::optional<SharedExpert> read_shared(BlockContext& c, const std::shared_ptr<const void>& owner) {
+std::optional<SharedExpert> read_shared(const BlockContext& c, const Config& config,
+                                        std::int64_t layer,
+                                        const std::shared_ptr<const void>& owner,
+                                        std::vector<std::string>& notices) {
   auto sources = find_shared(c);
   SharedExpert out;
   if (c.problem.shared_gate)
-    out.gate = read_router_floats(c.reader, c.family.shared_gate, {1, c.problem.hidden},
-                                  "shared gate", nullptr);
+    out.gate = read_float_tensor(c.reader, {c.family.shared_gate, {1, c.problem.hidden}}, notices);
   if (!sources) return {};
   out.weights = sources->weights.read(owner);
   out.format = std::string(sources->scheme.format);
   out.activation_quant = sources->scheme.activation;
+  out.activation =
+      c.family.shared_activation ? c.family.shared_activation(config, layer) : c.problem.activation;
+  return out;
+}
+
+std::optional<LatentProjection> read_latent(const BlockContext& c, const Config& config,
+                                            const std::shared_ptr<const void>& owner,
+                                            std::vector<std::string>& notices) {
+  const LatentNames& names = c.family.latent;
+  const std::int64_t hidden = c.problem.hidden, latent = c.problem.latent;
+  auto find = [&](std::string_view base, std::int64_t rows, std::int64_t cols) {
+    Scheme scheme = c.quantization.scheme_of(cat(c.reader.block(), ".", base));
+    return find_linear(c.reader,
+                       {.base = std::string(base), .rows = rows, .cols = cols, .scheme = &scheme});
+  };
+  auto down = find(names.down, latent, hidden), up = find(names.up, hidden, latent);
+  LatentProjection out;
+  if (!names.norm.empty() && config.flag(names.norm_flag, true)) {
+    out.norm = read_float_tensor(c.reader, {names.norm, {latent}}, notices);
+    double eps = config.number("rms_norm_eps", 1e-6);
+    require(eps >= 0, config.where(), ": 'rms_norm_eps' is ", eps, ", must be >= 0");
+    out.norm_eps = float(eps);
+  }
+  if (!down || !up) return {};
+  out.down = down->read(owner);
+  out.up = up->read(owner);
+  return out;
+}
+
+/// Reads what a layer's tensors ask of the config beyond the problem, so that it fails at opening.
+void check_layer_fields(const Family& family, const Config& config, std::int64_t layer) {
+  if (family.shared_activation) family.shared_activation(config, layer);
+  if (!family.latent.norm_flag.empty()) config.flag(family.latent.norm_flag, true);
+  if (!family.parallel.inter.empty()) config.integer(family.parallel.inter, 0, kMaxWidth);
+}
+
+/// The MLP beside the block; nothing when the checkpoint does not hold it.
+std::optional<SharedExpert> read_parallel(const BlockContext& c, const Config& config,
+                                          const std::shared_ptr<const TensorTable>& tensors) {
+  const ParallelNames& names = c.family.parallel;
+  if (names.up.empty()) return {};
+  std::int64_t inter = config.integer(names.inter, 0, kMaxWidth).value_or(0);
+  BlockReader reader(*tensors, c.reader.block().substr(0, c.reader.block().rfind('.')));
+  if (inter == 0 || (!reader.peek(names.up) && !reader.peek(names.down))) return {};
+  std::string_view module = names.up.substr(0, names.up.rfind('.'));
+  Scheme scheme = c.quantization.scheme_of(cat(reader.block(), ".", module));
+  auto sources = find_parallel(c, reader, scheme, inter);
+  c.reader.take_findings(reader);
+  if (!sources) return {};
+  SharedExpert out;
+  out.weights = sources->read(tensors);
+  out.format = std::string(scheme.format);
+  out.activation_quant = scheme.activation;
   out.activation = c.problem.activation;
   return out;
 }
@@ -141,8 +152,8 @@ struct Checkpoint::State {
   std::string path;
   std::shared_ptr<const TensorTable> tensors;
   Config config;
-  std::string model_type;
   const Family* family = nullptr;
+  std::string model_type;
   Quantization quantization;
   std::vector<LayerInfo> layers;
   std::vector<Problem> problems;  // beside layers
@@ -152,30 +163,35 @@ struct Checkpoint::State {
 Checkpoint Checkpoint::open(const std::string& path) {
   CheckpointFiles files = open_checkpoint_files(path);
   json model = model_object(files.config);
+  const std::string where = path + "/config.json";
+  std::string model_type = Config(model, where).text("model_type", "");
+  require(!model_type.empty(), where,
+          ": has no 'model_type'; the family of the model is unknown, add it");
+  const Family& family = find_family(model_type, where);
+  model = merged(std::move(model), family.config_part);
   auto state = std::make_shared<State>(State{.path = path,
                                              .tensors = files.tensors,
-                                             .config = Config(model, path + "/config.json"),
-                                             .model_type = {},
-                                             .family = nullptr,
+                                             .config = Config(model, where),
+                                             .family = &family,
+                                             .model_type = std::move(model_type),
                                              .quantization = {},
                                              .layers = {},
                                              .problems = {},
                                              .notices = files.notices});
   const Config& config = state->config;
-  state->model_type = config.text("model_type", "");
-  require(!state->model_type.empty(), config.where(),
-          ": has no 'model_type'; the family of the model is unknown, add it");
-  state->family = &find_family(state->model_type, config.where());
   state->quantization = read_quantization(files, model, state->notices);
-  state->layers = list_layers(*state->family, config, *state->tensors, state->notices);
+  read_expert_dtype(config, state->quantization);
+  state->layers = list_layers(family, config, *state->tensors, state->notices);
   for (LayerInfo& info : state->layers) {
-    std::int64_t experts =
-        config.integer(state->family->num_experts, 1, kMaxRoutedExperts).value_or(1);
+    BlockReader reader(*state->tensors, info.block);
     ExpertSpelling spelling =
-        find_spelling(*state->family, BlockReader(*state->tensors, info.block), experts);
-    Scheme scheme = routed_scheme(*state->family, state->quantization, info.block, spelling);
+        find_spelling(family, reader, read_num_experts(family, config, info.index));
+    Scheme scheme = routed_scheme(family, state->quantization, info.block, spelling);
     info.format = std::string(scheme.format);
-    state->problems.push_back(read_problem(*state->family, config, info.index, scheme));
+    Problem problem = read_problem(family, config, info.index, scheme);
+    check_layer_fields(family, config, info.index);
+    if (knows_input_norm(family, reader)) problem.routing.input_norm_eps = 0;
+    state->problems.push_back(std::move(problem));
   }
   if (state->layers.empty()) state->notices.push_back("config.json names no MoE layer");
   config.refuse_unread(state->model_type);
@@ -218,22 +234,26 @@ LayerReading Checkpoint::read_layer(std::int64_t index) const {
       info.present || !info.is_mtp, state_->path, ": layer ", index,
       " is a declared MTP layer and the checkpoint holds no tensor of it; choose another layer");
   BlockReader reader(*state_->tensors, info.block);
-  BlockContext context{*state_->family, state_->quantization, state_->problems[at], reader};
+  const BlockContext context{*state_->family, state_->quantization, state_->problems[at], reader};
+  const Config& config = state_->config;
   LayerReading out;
   LayerWeights& w = out.weights;
   w.layer = index;
   w.block = info.block;
   w.problem = state_->problems[at];
-  w.router = read_router(context, state_->config, w.notices);
+  w.router = read_router(context, config, w.notices);
   ExpertSpelling spelling = find_spelling(*state_->family, reader, w.problem.num_experts());
   Scheme scheme = routed_scheme(*state_->family, state_->quantization, info.block, spelling);
   out.experts = find_experts(context, spelling, scheme);
   w.activation_quant = scheme.activation;
   w.layout = out.experts.empty() ? scheme.layout : out.experts.front().up.layout;
-  if (w.problem.shared_inter > 0) w.shared = read_shared(context, state_->tensors);
+  if (w.problem.shared_inter > 0)
+    w.shared = read_shared(context, config, index, state_->tensors, w.notices);
+  if (w.problem.latent > 0) w.latent = read_latent(context, config, state_->tensors, w.notices);
+  w.parallel_mlp = read_parallel(context, config, state_->tensors);
   if (std::int64_t n = count_f32(out.experts))
     w.notices.push_back(cat(n, " F32 expert weight(s) are rounded to bf16"));
-  if (std::int64_t n = reader.fault_unknown())
+  if (std::int64_t n = reader.fault_unknown(state_->family->owned))
     w.notices.push_back(
         cat(n, " input_scale tensor(s) are not used by the layer's format and are ignored"));
   out.findings = reader.findings();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "switchyard/base/text.h"
+
 namespace switchyard::checkpoint {
 
 bool glob_match(std::string_view glob, std::string_view text) {
@@ -31,6 +33,12 @@ void ModuleMatcher::add(std::string pattern, std::string value) {
     globs_.emplace_back(std::move(pattern), std::move(value));
 }
 
+void ModuleMatcher::add_expression(std::string_view expression, std::string value,
+                                   std::string_view where) {
+  patterns_.emplace_back(ModulePattern(expression, where), std::move(value));
+  expressions_.emplace_back(expression);
+}
+
 const std::string* ModuleMatcher::match_path(std::string_view path) const {
   if (auto it = exact_.find(std::string(path)); it != exact_.end()) return &it->second;
   for (const auto& [glob, value] : globs_)
@@ -45,18 +53,23 @@ const std::string* ModuleMatcher::match_path(std::string_view path) const {
 }
 
 const std::string* ModuleMatcher::match(std::string_view module) const {
-  if (exact_.empty() && globs_.empty()) return nullptr;
-  for (;;) {
-    if (const std::string* value = match_path(module)) return value;
-    std::size_t dot = module.rfind('.');
-    if (dot == std::string_view::npos) return nullptr;
-    module = module.substr(0, dot);
+  bool any = !exact_.empty() || !globs_.empty();
+  for (std::string_view path = module; any;) {
+    if (const std::string* value = match_path(path)) return value;
+    std::size_t dot = path.rfind('.');
+    if (dot == std::string_view::npos) break;
+    path = path.substr(0, dot);
   }
+  for (const auto& [pattern, value] : patterns_)
+    if (pattern.match(module)) return &value;
+  return nullptr;
 }
 
 std::vector<std::pair<std::string, std::string>> ModuleMatcher::entries() const {
   std::vector<std::pair<std::string, std::string>> out(exact_.begin(), exact_.end());
   out.insert(out.end(), globs_.begin(), globs_.end());
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    out.emplace_back(cat("re:", expressions_[i]), patterns_[i].second);
   std::sort(out.begin(), out.end());
   return out;
 }

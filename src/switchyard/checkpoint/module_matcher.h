@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "switchyard/checkpoint/module_pattern.h"
+
 namespace switchyard::checkpoint {
 
 /// True when `text` matches `glob`, in which `*` stands for any characters, dots included.
@@ -25,6 +27,9 @@ class ModuleMatcher {
 
   /// Adds an entry with the value that match() returns; the first entry of one spelling stays.
   void add(std::string pattern, std::string value);
+  /// Adds a regular expression, tried on the module's own path only, behind all other entries.
+  /// Errors: as ModulePattern.
+  void add_expression(std::string_view expression, std::string value, std::string_view where);
   /// The value of an entry that concerns `module`, the innermost path first; null when there is
   /// none.
   const std::string* match(std::string_view module) const;
@@ -37,6 +42,8 @@ class ModuleMatcher {
   bool suffixes_;
   std::unordered_map<std::string, std::string> exact_;
   std::vector<std::pair<std::string, std::string>> globs_;
+  std::vector<std::pair<ModulePattern, std::string>> patterns_;
+  std::vector<std::string> expressions_;  // beside patterns_
 };
 
 }  // namespace switchyard::checkpoint

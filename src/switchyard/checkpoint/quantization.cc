@@ -2,6 +2,8 @@
 #include "switchyard/checkpoint/quantization.h"
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/nearest.h"
+#include "switchyard/checkpoint/compressed_tensors.h"
 #include "switchyard/checkpoint/config.h"
 #include "switchyard/checkpoint/json_text.h"
 #include "switchyard/core/problem.h"
@@ -9,56 +11,40 @@
 namespace switchyard::checkpoint {
 
 using formats::ActivationQuant;
-using formats::Element;
-using formats::ScaleType;
 using nlohmann::json;
 
 namespace {
 
-constexpr std::string_view kServed =
-    "none, fp8 (per tensor, or weight_block_size [128, 128]), mxfp4 (gpt_oss), "
-    "modelopt (NVFP4, NVFP4_AWQ, NVFP4_ARC, W4A16_NVFP4, FP8, MIXED_PRECISION)";
+/// A served schema: its spelling in documents, and words of which one makes it the nearest.
+struct Served {
+  std::string_view name;
+  std::string_view words;
+};
 
-Scheme fp8_block(bool ue8m0) {
-  return {SchemeKind::kFp8Block,
-          "fp8_block_scales",
-          {Element::kE4m3, ScaleType::kF32, 128, 128, false, ue8m0},
-          ue8m0 ? ActivationQuant::kFp8Block128Ue8m0 : ActivationQuant::kFp8Block128,
-          false};
-}
-
-Scheme fp8_tensor(ActivationQuant activation) {
-  return {SchemeKind::kFp8Tensor,
-          "fp8",
-          {Element::kE4m3, ScaleType::kF32, 0, 0, false, false},
-          activation,
-          false};
-}
-
-Scheme nvfp4(bool weight_only) {
-  return {SchemeKind::kNvfp4,
-          "nvfp4",
-          {Element::kE2m1, ScaleType::kE4m3, 1, 16, true, false},
-          weight_only ? ActivationQuant::kNone : ActivationQuant::kNvfp4,
-          weight_only};
-}
-
-Scheme mxfp4() {
-  return {SchemeKind::kMxfp4,
-          "w4a16_mxfp4",
-          {Element::kE2m1, ScaleType::kE8m0, 1, 32, false, false},
-          ActivationQuant::kNone,
-          false};
-}
+constexpr Served kServed[] = {
+    {"none", ""},
+    {"fp8: FP8 (per tensor; static, or dynamic per token)", "int8|w8a8|int-quantized|fbgemm_fp8"},
+    {"fp8: FP8_BLOCK_SCALES (weight_block_size [128, 128])", ""},
+    {"mxfp4: MXFP4 (gpt_oss)", "quark|mlx|auto-round|mxfp4"},
+    {"modelopt: NVFP4", "bitsandbytes|nvfp4|NVFP4"},
+    {"modelopt: NVFP4_AWQ", ""},
+    {"modelopt: NVFP4_ARC", ""},
+    {"modelopt: W4A16_NVFP4", "awq|gptq|pack-quantized|W4A16"},
+    {"modelopt: FP8", "MXFP8|FP8|mxfp8-quantized"},
+    {"modelopt: MIXED_PRECISION", ""},
+    {"compressed-tensors: float-quantized", ""},
+    {"compressed-tensors: nvfp4-pack-quantized", ""},
+    {"compressed-tensors: mxfp4-pack-quantized", ""},
+    {"expert_dtype: fp4 (deepseek_v4)", ""},
+};
 
 Scheme modelopt_scheme(const std::string& algorithm, const std::string& where) {
   std::string word = fold_format(algorithm);
   if (word == "none") return {};
-  if (word == "nvfp4") return nvfp4(false);
-  if (word == "w4a16_nvfp4") return nvfp4(true);
-  if (word == "fp8") return fp8_tensor(ActivationQuant::kFp8Tensor);
-  throw UsageError(
-      cat(where, ": quant_algo '", show_name(algorithm), "' is not served; served: ", kServed));
+  if (word == "nvfp4") return schemes::nvfp4(false);
+  if (word == "w4a16_nvfp4") return schemes::nvfp4(true);
+  if (word == "fp8") return schemes::fp8_tensor(ActivationQuant::kFp8Tensor);
+  refuse_schema(where, "quant_algo", algorithm);
 }
 
 const json* member(const json& object, const char* key) {
@@ -108,15 +94,15 @@ struct QuantizationParser {
     require(!block || *block == json::array({128, 128}), c.where(), ": 'weight_block_size' is ",
             block ? show_json(*block) : "", ", must be [128,128]; the value is not served");
     out.algorithm_ = block ? "FP8_BLOCK_SCALES" : "FP8";
-    out.default_ = block ? fp8_block(scale_format == "ue8m0")
-                         : fp8_tensor(activation == "static" ? ActivationQuant::kFp8Tensor
-                                                             : ActivationQuant::kFp8Token);
+    out.default_ = block ? schemes::fp8_block(scale_format == "ue8m0")
+                         : schemes::fp8_tensor(activation == "static" ? ActivationQuant::kFp8Tensor
+                                                                      : ActivationQuant::kFp8Token);
   }
 
   void modelopt() {
     out.algorithm_ = c.text("quant_algo", "");
     require(!out.algorithm_.empty(), c.where(),
-            ": declares modelopt without 'quant_algo'; served: ", kServed);
+            ": declares modelopt without 'quant_algo'; served: ", join(known_schemas()));
     exclude("ignore|exclude_modules", false);
     out.mixed_ = fold_format(out.algorithm_) == kMixedPrecision;
     if (!out.mixed_) out.default_ = modelopt_scheme(out.algorithm_, c.where());
@@ -152,10 +138,11 @@ struct QuantizationParser {
     } else if (method == "mxfp4") {
       out.algorithm_ = "MXFP4";
       exclude("modules_to_not_convert", true);
-      out.default_ = mxfp4();
+      out.default_ = schemes::mxfp4_blocks();
+    } else if (method == "compressed-tensors") {
+      return CompressedTensorsParser(c).run();
     } else {
-      throw UsageError(cat(c.where(), ": quant_method '", show_name(method),
-                           "' is not served; served: ", kServed));
+      refuse_schema(c.where(), "quant_method", method);
     }
     return out;
   }
@@ -169,7 +156,7 @@ Quantization parse_config_block(const json& block, const std::string& where) {
   if (block.empty()) return {};
   Config c(block, where + ": quantization_config");
   std::string method = c.text("quant_method", c.has("quant_algo") ? "modelopt" : "");
-  require(!method.empty(), c.where(), ": has no 'quant_method'; served: ", kServed);
+  require(!method.empty(), c.where(), ": has no 'quant_method'; served: ", join(known_schemas()));
   return QuantizationParser{c}.run(method);
 }
 
@@ -212,11 +199,40 @@ Quantization Quantization::parse(const json* config_block, const json* hf_quant,
   return out;
 }
 
+void Quantization::set_routed(std::string_view algorithm, const Scheme& scheme) {
+  routed_ = scheme;
+  algorithm_ = method_ == "none" ? std::string(algorithm) : cat(algorithm_, " + ", algorithm);
+  if (method_ == "none") method_ = "expert_dtype";
+}
+
 Scheme Quantization::scheme_of(std::string_view module) const {
+  if (routed_ && glob_match("*.experts.*", module)) return *routed_;
   if (excluded_.match(module)) return {};
+  for (const auto& [targets, scheme] : groups_)
+    if (targets.match(module)) return scheme;
   if (const std::string* algorithm = layers_.match(module))
     return modelopt_scheme(*algorithm, cat(where_, ": '", show_name(module), "'"));
   return mixed_ ? Scheme{} : default_;
+}
+
+std::vector<std::string> known_schemas() {
+  std::vector<std::string> out;
+  for (const Served& s : kServed) out.emplace_back(s.name);
+  return out;
+}
+
+void refuse_schema(std::string_view where, std::string_view field, std::string_view value) {
+  std::vector<std::string> words;
+  for (const Served& s : kServed)
+    for (std::string_view word : alternatives(s.words))
+      if (!word.empty()) words.emplace_back(word);
+  std::string near = nearest_or_closest(value, words).front();
+  std::string_view schema;
+  for (const Served& s : kServed)
+    for (std::string_view word : alternatives(s.words))
+      if (word == near) schema = s.name;
+  throw UsageError(cat(where, ": ", field, " '", show_name(value),
+                       "' is not served; nearest: ", schema, "; served: ", join(known_schemas())));
 }
 
 }  // namespace switchyard::checkpoint

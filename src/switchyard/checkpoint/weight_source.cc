@@ -152,7 +152,8 @@ formats::Matrix WeightSource::read(const std::shared_ptr<const void>& owner) con
 std::vector<float> BiasSource::read() const {
   std::vector<float> out;
   out.reserve(std::size_t(count));
-  for (std::int64_t i = 0; i < count; ++i) out.push_back(load_float(type, base, i * step));
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(base ? load_float(type, base, i * step) : 0.0f);
   return out;
 }
 

@@ -37,7 +37,8 @@ Plane dense_plane(const Tensor& t, std::int64_t offset, std::int64_t rows, std::
 
 /// One projection of one expert, found and checked but not yet read.
 struct WeightSource {
-  std::string name, scale_name;  // of the tensors that hold codes and block scales
+  std::string name, scale_name;         // of the tensors that hold codes and block scales
+  std::string global_name, input_name;  // of those that hold the second-level scales, if any
   formats::WeightLayout layout;
   std::int64_t rows = 0, cols = 0;  // logical [out, in]
   Plane codes, scales;
@@ -54,7 +55,7 @@ struct WeightSource {
 
 /// A strided run of bias elements.
 struct BiasSource {
-  const std::byte* base = nullptr;
+  const std::byte* base = nullptr;  // null: zeros
   TensorType type = TensorType::kF32;
   std::int64_t count = 0;  // 0: no bias
   std::int64_t step = 1;   // elements

@@ -116,6 +116,8 @@ void check_constants(const RoutingSpec& s) {
   require(std::isfinite(s.p) && s.p > 0, "routing: p is ", s.p, "; it must be finite and > 0");
   require(std::isfinite(s.jitter) && s.jitter >= 0, "routing: jitter is ", s.jitter,
           "; it must be finite and >= 0");
+  require(std::isfinite(s.input_norm_eps) && s.input_norm_eps >= 0, "routing: input_norm_eps is ",
+          s.input_norm_eps, "; it must be finite and >= 0 (0 for a router that reads x itself)");
 }
 
 void check_choice(const RoutingSpec& s) {
@@ -177,7 +179,8 @@ std::string describe(const RoutingSpec& s) {
              ",map=", kMaps.at(std::size_t(s.map)), ",epsilon=", shortest_text(s.epsilon),
              ",p=", shortest_text(s.p), ",per_expert_scale=", int(s.per_expert_scale),
              ",placement=", kPlacements.at(std::size_t(s.placement)),
-             ",jitter=", shortest_text(s.jitter), ")");
+             ",jitter=", shortest_text(s.jitter),
+             ",input_norm_eps=", shortest_text(s.input_norm_eps), ")");
 }
 
 }  // namespace switchyard

@@ -70,6 +70,8 @@ struct RoutingSpec {
   bool per_expert_scale = false;
   WeightPlacement placement = WeightPlacement::kOutput;
   float jitter = 0.01f;  // kSparseMixer's threshold
+  // > 0: the router reads x / sqrt(mean(x^2) + input_norm_eps) instead of x (Gemma 4)
+  float input_norm_eps = 0;
 
   bool operator==(const RoutingSpec&) const = default;
   /// Checks ranges (E + Z <= 2048, 1 <= k <= 32 and k <= E + Z, groups divide E, finite constants).

@@ -32,6 +32,7 @@ Choice choose(const Layer& layer, const OracleArgs& a) {
                           .hidden = p.hidden,
                           .weight = w.weight.data(),
                           .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                          .norm_eps = p.routing.input_norm_eps,
                           .logits = {own.data(), a.tokens, experts, experts}});
   }
   Choice c{std::vector<std::int32_t>(std::size_t(a.tokens * k)),

@@ -16,6 +16,7 @@ void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2
                         .hidden = layer.problem().hidden,
                         .weight = w.weight.data(),
                         .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
+                        .norm_eps = layer.problem().routing.input_norm_eps,
                         .logits = logits},
                        *layer.options().pool);
 }

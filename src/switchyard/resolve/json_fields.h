@@ -85,6 +85,7 @@ struct Fields<RoutingSpec> {
     f("per_expert_scale", r.per_expert_scale);
     f("placement", r.placement);
     f("jitter", r.jitter);
+    f("input_norm_eps", r.input_norm_eps);
   }
 };
 

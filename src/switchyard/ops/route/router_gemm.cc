@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/ops/route/router_gemm.h"
 
+#include <cmath>
+
 #include "switchyard/base/check.h"
 
 namespace switchyard::ops {
@@ -14,6 +16,8 @@ void RouterGemmArgs::check() const {
   require(x_stride >= hidden, "router: the row stride of x is ", x_stride, ", less than hidden, ",
           hidden, "; rows would overlap");
   require(weight != nullptr, "router: weight is null; pass [", logits.cols, ", ", hidden, "]");
+  require(std::isfinite(norm_eps) && norm_eps >= 0, "router: norm_eps is ", norm_eps,
+          "; it must be finite and >= 0");
   require((x != nullptr && logits.data != nullptr) || logits.rows == 0,
           "router: x or logits is null but there are ", logits.rows, " rows; pass their data");
 }

@@ -9,7 +9,8 @@
 
 namespace switchyard::ops {
 
-/// Router logits: logits = x . weight^T + bias.
+/// Router logits: logits = x . weight^T + bias; with norm_eps > 0, x is divided by
+/// sqrt(mean(x^2) + norm_eps) first.
 ///
 /// Shapes:  x [T, H] of `dtype` with row stride `x_stride`; weight [E+Z, H], dense; bias [E+Z] or
 ///          null; logits [T, E+Z] with its own stride. T may be 0.
@@ -22,6 +23,7 @@ struct RouterGemmArgs {
   std::int64_t hidden = 0;
   const float* weight = nullptr;
   const float* bias = nullptr;
+  float norm_eps = 0;
   Span2d<float> logits;
 
   /// Checks shapes, strides and pointers. Errors: UsageError with field, value and limit.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "switchyard/ops/route/route_math.h"
 #include "switchyard/ops/route/router_gemm.h"
@@ -48,20 +49,32 @@ void dot_pair(const float* x, const float* w0, const float* w1, std::int64_t cou
   sums[1] += b[0];
 }
 
+/// Sum of squares in the same order as the products: dot of x with itself.
+float squares(const float* x, std::int64_t count) {
+  float sums[2] = {};
+  dot_pair(x, x, x, count, sums);
+  return sums[0];
+}
+
 /// Logits of up to kMaxColumns experts of one row.
 void row_columns(const RouterGemmArgs& a, std::int64_t t, std::int64_t begin, std::int64_t end) {
   float sums[kMaxColumns + 1] = {};  // one more: an odd last expert is computed as a pair
-  float x[kChunk];
+  float x[kChunk], square = 0;
   for (std::int64_t k = 0; k < a.hidden; k += kChunk) {
     const std::int64_t count = std::min(kChunk, a.hidden - k);
     load_chunk(a, t * a.x_stride + k, count, x);
+    if (a.norm_eps > 0) square += squares(x, count);
     for (std::int64_t e = begin; e < end; e += 2) {
       const float* w = a.weight + e * a.hidden + k;
       dot_pair(x, w, e + 1 < end ? w + a.hidden : w, count, sums + (e - begin));
     }
   }
-  for (std::int64_t e = begin; e < end; ++e)
-    a.logits.row(t)[e] = a.bias ? sums[e - begin] + a.bias[e] : sums[e - begin];
+  // The norm is one factor per row, so it may follow the products.
+  const float root = std::sqrt(square / float(a.hidden) + a.norm_eps);
+  for (std::int64_t e = begin; e < end; ++e) {
+    const float z = a.norm_eps > 0 ? sums[e - begin] / root : sums[e - begin];
+    a.logits.row(t)[e] = a.bias ? z + a.bias[e] : z;
+  }
 }
 
 }  // namespace
