@@ -33,6 +33,6 @@ Outcome run_target(const Target& target, std::string_view input);
 /// Throws std::logic_error, which no reader may let out, when a promise of the reader is broken.
 void promise(bool kept, const char* what);
 
-extern const Target kSafetensors, kIndex, kConfig, kCheckpoint;
+extern const Target kSafetensors, kIndex, kConfig, kCheckpoint, kLoads, kPlacement;
 
 }  // namespace switchyard::fuzz
