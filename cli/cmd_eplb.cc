@@ -7,6 +7,7 @@
 #include "cli/flags.h"
 #include "cli/output.h"
 #include "switchyard/base/check.h"
+#include "switchyard/core/routing.h"
 #include "switchyard/eplb/placement_file.h"
 #include "switchyard/eplb/planner.h"
 
@@ -41,7 +42,7 @@ struct Report {
   std::string before;  // what stood before: "linear" or a file
   double plan_ms = 0;
 
-  double worst(double eplb::PlannedLayer::* field) const {
+  double worst(double eplb::PlannedLayer::*field) const {
     double out = 0;
     for (const auto& layer : plan.layers) out = std::max(out, layer.*field);
     return out;
@@ -119,8 +120,8 @@ eplb::BalancePlan timed_plan(const EplbFlags& flags, const eplb::LoadTable& load
   if (flags.tolerance) args.tolerance = double(*flags.tolerance);
   const auto start = std::chrono::steady_clock::now();
   eplb::BalancePlan plan = eplb::plan_placement(args);
-  plan_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-                .count();
+  plan_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return plan;
 }
 
@@ -144,8 +145,7 @@ Answer plan_command(Arguments& args) {
   std::optional<eplb::Placement> previous;
   if (!flags.previous.empty()) previous = eplb::read_placement(flags.previous);
   double plan_ms = 0;
-  const eplb::BalancePlan plan =
-      timed_plan(flags, loads, previous ? &*previous : nullptr, plan_ms);
+  const eplb::BalancePlan plan = timed_plan(flags, loads, previous ? &*previous : nullptr, plan_ms);
   if (!flags.out.empty()) eplb::write_placement(plan.placement, flags.out);
   return answer({flags, plan, previous ? flags.previous : "linear", plan_ms});
 }
@@ -161,9 +161,10 @@ Answer simulate_command(Arguments& args) {
     const eplb::BalancePlan plan = timed_plan(flags, loads, nullptr, plan_ms);
     return answer({flags, plan, "linear", plan_ms});
   }
-  require(!flags.slots && !flags.ranks && !flags.nodes && !flags.groups,
-          "--placement brings its own slots and ranks; leave --slots, --ranks, --nodes and --groups "
-          "out");
+  require(
+      !flags.slots && !flags.ranks && !flags.nodes && !flags.groups,
+      "--placement brings its own slots and ranks; leave --slots, --ranks, --nodes and --groups "
+      "out");
   const eplb::BalancePlan judged =
       eplb::judge_placement(loads, eplb::read_placement(flags.placement));
   return answer({flags, judged, "linear", plan_ms});

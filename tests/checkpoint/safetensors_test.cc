@@ -342,6 +342,18 @@ TEST(Index, RefusesBrokenIndices) {
   fails(changed, "weight_map");
 }
 
+TEST(Index, AShardNameIsPrintable) {
+  for (const char* name : {"a\\u0001.safetensors", "a\\n.safetensors", "a\\u007f", "\\u0000"}) {
+    TempDir dir;
+    dir.write("config.json", "{}");
+    dir.write("model.safetensors.index.json",
+              std::string(R"({"weight_map":{"t":")") + name + "\"}}");
+    std::string text = usage_error_of([&] { open_checkpoint_files(dir.path()); });
+    EXPECT_THAT(text, HasSubstr("not printable")) << name;
+    for (char c : text) EXPECT_GE(static_cast<unsigned char>(c), 0x20) << name;
+  }
+}
+
 TEST(Index, FoldersThatAreNoCheckpoints) {
   TempDir dir;
   EXPECT_THAT(usage_error_of([&] { open_checkpoint_files(dir.path() + "/absent"); }),

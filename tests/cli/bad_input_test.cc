@@ -60,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"bench", "lyer"}, {"kind 'lyer'", "did you mean layer"}},
                     Case{{"bench", "exchange"}, {"bench exchange", "not built"}},
                     Case{{"bench", "allreduce"}, {"bench allreduce", "not built"}},
-                    Case{{"tune"}, {"tune", "not built"}}, Case{{"eplb"}, {"eplb", "not built"}},
+                    Case{{"tune"}, {"tune", "not built"}},
+                    Case{{"eplb"}, {"eplb", "plan, simulate"}},
                     Case{{"quantize", "x"}, {"quantize", "not built", "--format"}}));
 
 INSTANTIATE_TEST_SUITE_P(

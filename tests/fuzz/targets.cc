@@ -10,7 +10,8 @@
 namespace switchyard::fuzz {
 namespace {
 
-constexpr std::array kTargets = {&kSafetensors, &kIndex, &kConfig, &kCheckpoint, &kLoads, &kPlacement};
+constexpr std::array kTargets = {&kSafetensors, &kIndex, &kConfig,
+                                 &kCheckpoint,  &kLoads, &kPlacement};
 
 // A parsed JSON value takes tens of times its text; a declared layer or expert that has no tensor
 // costs its line of findings, of which the vocabulary's own limits bound the number.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/index.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -23,11 +24,16 @@ bool is_there(const fs::path& p) {
 }
 
 void check_shard_name(const std::string& shard, const std::string& index_path) {
-  bool plain = !shard.empty() && shard.find_first_of("/\\") == std::string::npos &&
-               shard.find("..") == std::string::npos && shard.find('\0') == std::string::npos;
-  require(plain, index_path, ": shard name '", show_name(shard),
-          "' leaves the checkpoint's folder or is empty; a shard is a plain file name beside the "
-          "index");
+  // A control character would reach every later error line about the shard's path.
+  bool printable = std::none_of(shard.begin(), shard.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  bool plain = !shard.empty() && printable && shard.find_first_of("/\\") == std::string::npos &&
+               shard.find("..") == std::string::npos;
+  require(
+      plain, index_path, ": shard name '", show_name(shard),
+      "' leaves the checkpoint's folder, is empty or not printable; a shard is a plain file name "
+      "beside the index");
 }
 
 std::string shard_of(const std::string& tensor, const json& value, const std::string& index_path) {

@@ -16,7 +16,8 @@ struct Step {
 };
 
 /// A layout that is improved in place. A step counts only when all ranks that it touches end below
-/// what the heaviest rank has, so that the heaviest load, or the number of ranks that have it, falls.
+/// what the heaviest rank has, so that the heaviest load, or the number of ranks that have it,
+/// falls.
 class Improver {
  public:
   explicit Improver(const ImproveArgs& args)
@@ -112,8 +113,10 @@ class Improver {
     for (std::size_t r = 0; r < ranks_; ++r) {
       const double old = rank_loads_[r];
       double load = old;
-      if (r == b) load += lighter - weight(loser);
-      else if (holds(r, loser)) load += heavier - weight(loser);
+      if (r == b)
+        load += lighter - weight(loser);
+      else if (holds(r, loser))
+        load += heavier - weight(loser);
       if (r != b && holds(r, expert)) load += lighter - weight(expert);
       if (load > old && load >= limit) return;
       gain += old * old - load * load;

@@ -44,8 +44,8 @@ std::vector<double> parse_line(std::string_view text, std::string_view where, st
     std::size_t end = std::min(text.find(',', at), text.size());
     row.push_back(parse_cell(text.substr(at, end - at), where, line, at + 1));
     require(row.size() <= std::size_t(kMaxRoutedExperts), where, ": line ", line, ", column ",
-            at + 1, ": holds more than ", kMaxRoutedExperts, " experts, the limit; one line is one ",
-            "layer");
+            at + 1, ": holds more than ", kMaxRoutedExperts,
+            " experts, the limit; one line is one ", "layer");
     at = end + 1;
   }
   return row;

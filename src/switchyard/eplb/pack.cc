@@ -128,8 +128,7 @@ std::vector<std::int32_t> replicate(std::span<const double> loads, std::int64_t 
   std::vector<std::int32_t> counts(loads.size(), 1);
   std::priority_queue<Entry> heap;
   auto push = [&](std::size_t e) {
-    if (counts[e] < most)
-      heap.emplace(loads[e] / counts[e], -counts[e], -std::int32_t(e));
+    if (counts[e] < most) heap.emplace(loads[e] / counts[e], -counts[e], -std::int32_t(e));
   };
   for (std::size_t e = 0; e < loads.size(); ++e) push(e);
   for (std::int64_t s = std::int64_t(loads.size()); s < slots; ++s) {

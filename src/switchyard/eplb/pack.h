@@ -18,7 +18,8 @@ using Bins = std::vector<std::vector<std::int32_t>>;
 
 /// Deals `counts[i]` copies of each item i, of `weights[i]` each, to `num_bins` bins so that the
 /// heaviest bin is light: heaviest first into the lightest bin, then swaps as long as they help.
-/// Shapes:  weights, counts [items]; the counts are at most num_bins and add up to a multiple of it.
+/// Shapes:  weights, counts [items]; the counts are at most num_bins and add up to a multiple of
+/// it.
 Bins pack(std::span<const double> weights, std::span<const std::int32_t> counts,
           std::int64_t num_bins);
 

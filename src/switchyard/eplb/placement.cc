@@ -40,12 +40,12 @@ void PlacementShape::check(std::string_view where) const {
           ": every expert needs a slot");
   require(num_ranks >= 1 && num_ranks <= kMaxRanks, where, ": ranks = ", num_ranks,
           ", must be 1 to ", kMaxRanks);
-  require(num_slots % num_ranks == 0, where,
-          ": ranks = ", num_ranks, " do not divide slots = ", num_slots,
+  require(num_slots % num_ranks == 0, where, ": ranks = ", num_ranks,
+          " do not divide slots = ", num_slots,
           "; each rank holds the same number of slots, change one of them");
-  require(num_slots / num_ranks <= num_experts, where, ": slots = ", num_slots, " over ranks = ",
-          num_ranks, " are ", num_slots / num_ranks, " a rank, more than the ", num_experts,
-          " experts; a rank needs each expert once, take fewer slots");
+  require(num_slots / num_ranks <= num_experts, where, ": slots = ", num_slots,
+          " over ranks = ", num_ranks, " are ", num_slots / num_ranks, " a rank, more than the ",
+          num_experts, " experts; a rank needs each expert once, take fewer slots");
 }
 
 void Placement::check(std::string_view where) const {

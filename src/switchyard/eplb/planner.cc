@@ -151,8 +151,8 @@ BalancePlan judge_placement(const LoadTable& loads, const Placement& placement) 
           "placement: has ", p.num_experts, " experts and ", p.layers.size(), " layers, the loads ",
           loads.num_experts(), " and ", loads.layers.size(),
           "; give the placement and the loads of one model");
-  const Placement linear = linear_placement({p.num_experts, p.num_slots, p.num_ranks},
-                                            std::int64_t(p.layers.size()));
+  const Placement linear =
+      linear_placement({p.num_experts, p.num_slots, p.num_ranks}, std::int64_t(p.layers.size()));
   BalancePlan out{.placement = p, .layers = {}};
   for (std::size_t l = 0; l < p.layers.size(); ++l) {
     const auto& row = loads.layers[l];
@@ -169,8 +169,8 @@ BalancePlan plan_placement(const PlanArgs& args) {
   const auto& tables = args.loads->layers;
   const PlacementShape shape{args.loads->num_experts(), args.num_slots, args.num_ranks};
   BalancePlan out;
-  out.placement = args.previous ? *args.previous
-                                : linear_placement(shape, std::int64_t(tables.size()));
+  out.placement =
+      args.previous ? *args.previous : linear_placement(shape, std::int64_t(tables.size()));
   for (std::size_t l = 0; l < tables.size(); ++l) {
     auto& slots = out.placement.layers[l];
     auto planned = plan_layer(args, tables[l], slots);

@@ -21,7 +21,8 @@ struct PlanArgs {
   std::int64_t num_nodes = 1, num_groups = 1;
   /// What stands now. Without it, the linear placement, which is left for any better balance.
   const Placement* previous = nullptr;
-  /// How much of the balance may be given up, as a share of it, to move fewer experts of `previous`.
+  /// How much of the balance may be given up, as a share of it, to move fewer experts of
+  /// `previous`.
   double tolerance = 0.02;
 
   void check() const;

@@ -14,9 +14,12 @@ using Slots = std::vector<std::int32_t>;
 std::int64_t shared(const Slots& a, const Slots& b) {
   std::int64_t count = 0;
   for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end();) {
-    if (*x == *y) ++count, ++x, ++y;
-    else if (*x < *y) ++x;
-    else ++y;
+    if (*x == *y)
+      ++count, ++x, ++y;
+    else if (*x < *y)
+      ++x;
+    else
+      ++y;
   }
   return count;
 }
@@ -76,8 +79,7 @@ std::vector<std::int32_t> rearrange(const Bins& bins, std::span<const std::int32
     auto rank_to = match(std::span(new_ranks).subspan(n * ranks, ranks),
                          std::span(old_ranks).subspan(base, ranks));
     for (std::size_t r = 0; r < ranks; ++r)
-      settle(bins[n * ranks + r],
-             std::span(out).subspan((base + rank_to[r]) * per_rank, per_rank));
+      settle(bins[n * ranks + r], std::span(out).subspan((base + rank_to[r]) * per_rank, per_rank));
   }
   return out;
 }

@@ -9,8 +9,8 @@
 
 namespace switchyard::eplb {
 
-/// Slots for `bins`, one bin a rank, with few moves from `before`: nodes and, inside them, ranks are
-/// renamed so that they keep many of their experts, and an expert that stays keeps its slot.
+/// Slots for `bins`, one bin a rank, with few moves from `before`: nodes and, inside them, ranks
+/// are renamed so that they keep many of their experts, and an expert that stays keeps its slot.
 /// Shapes:  before and result [bins · items of a bin]; bins in the order of their nodes.
 std::vector<std::int32_t> rearrange(const Bins& bins, std::span<const std::int32_t> before,
                                     std::int64_t num_nodes);
