@@ -111,7 +111,7 @@ TEST(EplbCommand, EveryMistakeIsOneLine) {
   };
   const Case cases[] = {
       {{"eplb"}, {"plan, simulate"}},
-      {{"eplb", "plna"}, {"did you mean plan"}},
+      {{"eplb", "plann"}, {"did you mean plan"}},
       {{"eplb", "plan"}, {"LOADS is missing"}},
       {{"eplb", "plan", loads}, {"--slots is missing"}},
       {{"eplb", "plan", loads, "--slots", "8"}, {"--ranks is missing"}},

@@ -47,7 +47,7 @@ TEST(Loads, ABadFileGivesOneLineWithItsPlace) {
       {"1,0x10\n", {"'0x10'"}},
       {"1,2,3\n1,2\n", {"line 2, column 4", "2 experts", "first one 3"}},
       {"1,2\n1,2,3\n", {"line 2", "3 experts"}},
-      {"[[1,2]]", {"line 1, column 1"}},
+      {"[[1,2]]", {"'loads'"}},
       {"{", {"JSON", "byte 2"}},
       {"{}", {"'loads'"}},
       {R"({"loads": 3})", {"'loads'"}},

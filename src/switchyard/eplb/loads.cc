@@ -117,7 +117,7 @@ void LoadTable::check(std::string_view where) const {
 
 LoadTable parse_loads(std::string_view text, std::string_view where) {
   std::size_t first = text.find_first_not_of(" \t\r\n");
-  bool is_json = first != std::string_view::npos && text[first] == '{';
+  bool is_json = first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
   LoadTable out = is_json ? parse_object(text, where) : parse_csv(text, where);
   out.check(where);
   return out;

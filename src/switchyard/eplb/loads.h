@@ -27,7 +27,7 @@ struct LoadTable {
 };
 
 /// Reads a table of loads >= 0. CSV: one line per layer, one number per expert; blank lines and
-/// lines that start with # are skipped. JSON, when the first character is {: an object whose
+/// lines that start with # are skipped. JSON, when the first character is { or [: an object whose
 /// "loads" is [layers][experts]; its other keys are left alone. Errors: UsageError naming `where`,
 /// and line and column (CSV) or layer and expert (JSON).
 LoadTable parse_loads(std::string_view text, std::string_view where);
