@@ -8,8 +8,9 @@
 
 namespace switchyard::eplb {
 
-/// The most layers, and the largest load of one expert, that a table may have.
+/// The most layers that a table may have.
 inline constexpr std::int64_t kMaxLayers = 4096;
+/// The largest load of one expert.
 inline constexpr double kMaxLoad = 1e15;
 
 /// How much each expert of each layer was used: any measure that adds up, usually tokens.
@@ -28,8 +29,9 @@ struct LoadTable {
 
 /// Reads a table of loads >= 0. CSV: one line per layer, one number per expert; blank lines and
 /// lines that start with # are skipped. JSON, when the first character is { or [: an object whose
-/// "loads" is [layers][experts]; its other keys are left alone. Errors: UsageError naming `where`,
-/// and line and column (CSV) or layer and expert (JSON).
+/// "loads" is [layers][experts]; its other keys are left alone.
+///
+/// Errors:  UsageError naming `where`, and line and column (CSV) or layer and expert (JSON).
 LoadTable parse_loads(std::string_view text, std::string_view where);
 /// The same from a file.
 LoadTable read_loads(const std::string& path);
