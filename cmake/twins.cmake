@@ -3,7 +3,7 @@
 # entered only after a run-time check; *_cuda.cu or its *_cuda_stub.cc, *_mpi.cc or its
 # *_mpi_stub.cc, never both.
 set(SWITCHYARD_AVX2 -mavx2 -mfma -mf16c)
-set(SWITCHYARD_AVX512 ${SWITCHYARD_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512bf16)
+set(SWITCHYARD_AVX512 ${SWITCHYARD_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vnni -mavx512bf16)
 set(SWITCHYARD_AMX ${SWITCHYARD_AVX512} -mamx-tile -mamx-bf16)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

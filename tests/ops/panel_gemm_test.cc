@@ -13,6 +13,7 @@
 #include "switchyard/formats/mxfp8.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/ops/grouped_gemm/panel.h"
+#include "switchyard/ops/grouped_gemm/panel_fixed.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/selection_cases.h"
 #include "tests/support/soak.h"
@@ -90,14 +91,18 @@ struct Packed {
   std::vector<float> bias;
 };
 
+enum class Form { kPairs, kFloats, kFixed };
+
 // Input rows with scales of every kind that the layout allows; poison behind the padded columns.
+// Every third row has values that are too small to be integers beside their neighbours.
 struct Input {
-  Input(const Packed& w, std::int64_t rows, bool use_floats)
+  Input(const Packed& w, std::int64_t rows, Form wanted)
       : cols(w.m.cols), stride(w.layout.padded_cols() + 6), blocks((cols + 127) / 128) {
     const Random random(5, std::uint64_t(cols));
     for (std::int64_t i = 0; i < std::max<std::int64_t>(rows, 1); ++i) {  // never a null pointer
       for (std::int64_t k = 0; k < stride; ++k) {
         float v = random.normal(std::uint64_t(i * stride + k));
+        if (i % 3 == 1 && k % 37 == 5) v = std::ldexp(v, -30);
         if (k >= cols) v = k < w.layout.padded_cols() ? 0.0f : std::nanf("");
         pairs.push_back(float_to_bf16(v));
         floats.push_back(v);
@@ -107,26 +112,43 @@ struct Input {
         block_scales.push_back(0.25f + float((3 * i + b) % 7) / 8);
     }
     has_block_scales = w.layout.scale == ScaleType::kF32 && w.layout.cut() <= 128;
-    as_floats = use_floats;
+    form = wanted;
+    if (form == Form::kFixed) fix(w.layout);
+  }
+  void fix(const PanelLayout& layout) {
+    const FixedForm fixed_as = fixed_form(layout, formats::ActivationQuant::kNone);
+    fixed_stride = fixed_as.row_bytes(layout.padded_cols());
+    digits = fixed_as.digits;
+    fixed.resize(row_scales.size() * std::size_t(fixed_stride), std::byte(0xee));
+    for (std::int64_t i = 0; i < std::int64_t(row_scales.size()); ++i)
+      fix_row_avx512(fixed_as, &pairs[std::size_t(i * stride)], layout.padded_cols(),
+                     &fixed[std::size_t(i * fixed_stride)]);
   }
   PanelInput view() const {
-    return {.pairs = as_floats ? nullptr : pairs.data(),
-            .floats = as_floats ? floats.data() : nullptr,
+    return {.pairs = form == Form::kFloats ? nullptr : pairs.data(),
+            .floats = form == Form::kFloats ? floats.data() : nullptr,
             .stride = stride,
             .block_scales = has_block_scales ? block_scales.data() : nullptr,
             .scale_stride = blocks,
-            .row_scales = row_scales.data()};
+            .row_scales = row_scales.data(),
+            .fixed = form == Form::kFixed ? fixed.data() : nullptr,
+            .fixed_stride = fixed_stride,
+            .digits = digits};
   }
   double value(std::int64_t i, std::int64_t k) const {
     const std::size_t at = std::size_t(i * stride + k);
-    const double x = as_floats ? floats[at] : bf16_to_float(pairs[at]);
+    const double x = form == Form::kFloats ? floats[at] : bf16_to_float(pairs[at]);
     const float block = has_block_scales ? block_scales[std::size_t(i * blocks + k / 128)] : 1;
     return x * block * row_scales[std::size_t(i)];
   }
   std::int64_t cols, stride, blocks;
   std::vector<std::uint16_t> pairs;
   std::vector<float> floats, row_scales, block_scales;
-  bool has_block_scales = false, as_floats = false;
+  std::vector<std::byte> fixed;
+  std::int64_t fixed_stride = 0;
+  int digits = 0;
+  bool has_block_scales = false;
+  Form form = Form::kPairs;
 };
 
 struct Rows {
@@ -293,6 +315,7 @@ struct Twin {
   std::string name;
   PanelGemm gemm;
   CpuIsa needs;
+  bool reads_fixed = false;
 };
 
 class PanelGemmTwin : public testing::TestWithParam<Twin> {
@@ -302,8 +325,11 @@ class PanelGemmTwin : public testing::TestWithParam<Twin> {
       GTEST_SKIP() << "this CPU has no " << to_string(GetParam().needs);
   }
   // The wide twin takes fp16 weights with float inputs only; its callers know.
-  static std::vector<bool> inputs_of(const WeightLayout& l) {
-    return l.element == Element::kFp16 ? std::vector{true} : std::vector{false, true};
+  static std::vector<Form> inputs_of(const WeightLayout& l) {
+    if (l.element == Element::kFp16) return {Form::kFloats};
+    std::vector<Form> forms = {Form::kPairs, Form::kFloats};
+    if (GetParam().reads_fixed && l.element == Element::kE2m1) forms.push_back(Form::kFixed);
+    return forms;
   }
 };
 
@@ -311,12 +337,12 @@ TEST_P(PanelGemmTwin, MatchesADoubleLoop) {
   double worst = 0, rel = 0;
   for (const auto& [name, layout] : all_layouts())
     for (const Shape& s : all_shapes())
-      for (bool floats : inputs_of(layout)) {
+      for (Form form : inputs_of(layout)) {
         const Packed w(test::make_matrix(layout, s.n, legal_cols(layout, s.k), 7));
         for (std::int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33}) {
           if (s.n * s.k > 60'000 && count != 3 && count != 17) continue;
           if (s.n * s.k > 5'000 && count % 2 == 0 && count > 2) continue;
-          const Input x(w, count, floats);
+          const Input x(w, count, form);
           const Rows rows = first_rows(w, count);
           const Error e = error_of(w, x, rows, run(GetParam().gemm, w, x, rows));
           if (count == 0) continue;
@@ -340,11 +366,13 @@ TEST_P(PanelGemmTwin, TheBoundCatchesMisplacedCodesAndScales) {
         continue;
       }
       const Packed wrong(*bad);
-      const Input x(good, 5, layout.element == Element::kFp16);
-      const Rows rows = first_rows(good, 5);
-      const Error e = error_of(good, x, rows, run(GetParam().gemm, wrong, x, rows));
-      EXPECT_GT(e.rel_l2, 1000 * kGemmBudget) << name << " fault " << int(fault);
-      EXPECT_GT(e.worst, 10) << name << " fault " << int(fault);
+      for (Form form : inputs_of(layout)) {
+        const Input x(good, 5, form);
+        const Rows rows = first_rows(good, 5);
+        const Error e = error_of(good, x, rows, run(GetParam().gemm, wrong, x, rows));
+        EXPECT_GT(e.rel_l2, 1000 * kGemmBudget) << name << " fault " << int(fault);
+        EXPECT_GT(e.worst, 10) << name << " fault " << int(fault);
+      }
     }
 }
 
@@ -392,9 +420,9 @@ TEST_P(PanelGemmTwin, EveryCodeDecodes) {
 TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
   constexpr std::int64_t kRows = 53;
   for (const auto& [name, layout] : all_layouts())
-    for (bool floats : inputs_of(layout)) {
+    for (Form form : inputs_of(layout)) {
       const Packed w(test::make_matrix(layout, 129, 290, 11));
-      const Input x(w, kRows, floats);
+      const Input x(w, kRows, form);
       const std::int64_t panels = w.layout.panels(), width = panels * kPanelRows;
       const std::vector<float> all = run(GetParam().gemm, w, x, first_rows(w, kRows));
       const Rows order = first_rows(w, kRows);
@@ -419,7 +447,7 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Twins, PanelGemmTwin,
                          testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
                                          Twin{"avx2", panel_gemm_avx2, CpuIsa::kAvx2},
-                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512},
+                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512, true},
                                          Twin{"amx", panel_gemm_amx, CpuIsa::kAmx}),
                          [](const auto& info) { return info.param.name; });
 

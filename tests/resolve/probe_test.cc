@@ -138,7 +138,7 @@ TEST_F(Probe, TheVectorTierAgreesWithTheKernel) {
   };
   bool avx2 = has({"avx2", "fma", "f16c"});
   bool avx512 =
-      avx2 && has({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_bf16"});
+      avx2 && has({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vnni", "avx512_bf16"});
   CpuIsa isa = collect(this_machine()).best_isa;
   EXPECT_EQ(isa >= CpuIsa::kAvx2, avx2);
   EXPECT_EQ(isa >= CpuIsa::kAvx512, avx512);

@@ -55,7 +55,7 @@ bool has_avx2(const Leaf7& leaf, std::uint64_t saved) {
 bool has_avx512(const Leaf7& leaf, std::uint64_t saved) {
   return has_all(saved, 0xe6) &&
          has_all(leaf.ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) &&
-         has_all(leaf.ecx, bit_AVX512VBMI) && has_all(leaf.eax1, bit_AVX512BF16);
+         has_all(leaf.ecx, bit_AVX512VBMI | bit_AVX512VNNI) && has_all(leaf.eax1, bit_AVX512BF16);
 }
 
 // A layer's bits may not depend on its batch, so one tier serves every height. AMX leads by a

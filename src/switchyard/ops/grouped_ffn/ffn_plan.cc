@@ -10,8 +10,10 @@ namespace {
 
 using formats::ActivationQuant;
 
-QuantizedRows take_quantized(Arena& arena, const FfnSizes& s, std::int64_t rows, std::int64_t cols,
-                             std::int64_t padded_cols) {
+/// `rows` quantised rows that the GEMM with weights in `layout` reads.
+QuantizedRows take_quantized(Arena& arena, const FfnShape& shape, const FfnSizes& s,
+                             std::int64_t rows, const PanelLayout& layout) {
+  const std::int64_t cols = layout.cols, padded_cols = layout.padded_cols();
   QuantizedRows q;
   q.stride = padded_cols;
   if (s.floats) {
@@ -24,18 +26,26 @@ QuantizedRows take_quantized(Arena& arena, const FfnSizes& s, std::int64_t rows,
     q.block_scales = arena.take<float>(std::size_t(rows * q.scale_stride));
   }
   q.row_scales = arena.take<float>(std::size_t(rows));
+  if (s.fixed) {
+    q.form = fixed_form(layout, shape.quant);
+    q.fixed_stride = q.form.row_bytes(padded_cols);
+    q.fixed = arena.take<std::byte>(std::size_t(rows * q.fixed_stride));
+  }
   return q;
 }
 
 }  // namespace
 
-PanelInput QuantizedRows::input() const {
+PanelInput QuantizedRows::input(bool use_fixed) const {
   return {.pairs = floats.empty() ? pairs.data() : nullptr,
           .floats = floats.empty() ? nullptr : floats.data(),
           .stride = stride,
           .block_scales = block_scales.empty() ? nullptr : block_scales.data(),
           .scale_stride = scale_stride,
-          .row_scales = row_scales.data()};
+          .row_scales = row_scales.data(),
+          .fixed = use_fixed ? fixed.data() : nullptr,
+          .fixed_stride = fixed_stride,
+          .digits = form.digits};
 }
 
 FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
@@ -47,6 +57,7 @@ FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
              shape.weights.element == formats::Element::kFp16;
   s.block_scales = shape.quant == ActivationQuant::kFp8Block128 ||
                    shape.quant == ActivationQuant::kFp8Block128Ue8m0;
+  s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1;
   if (s.rows > kWideChunkRows) s.fc2_chunk = 1;
   return s;
 }
@@ -61,9 +72,9 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
   b.row_expert = arena.take<std::int32_t>(rows);
   b.input_row = arena.take<std::int32_t>(rows);
   b.sorted_of = arena.take<std::int32_t>(rows);
-  b.x = take_quantized(arena, s, s.x_rows, shape.hidden, l.fc1.padded_cols());
+  b.x = take_quantized(arena, shape, s, s.x_rows, l.fc1);
   b.inter = arena.take<float>(rows * std::size_t(l.fc1.panels() * kPanelRows));
-  b.inter_quant = take_quantized(arena, s, s.rows, shape.inter, l.fc2.padded_cols());
+  b.inter_quant = take_quantized(arena, shape, s, s.rows, l.fc2);
   b.stage_stride = (std::max(shape.hidden, shape.inter) + 15) / 16 * 16;
   b.stage = arena.take<float>(std::size_t(threads * b.stage_stride));
   b.tile_stride = 2 * FfnSizes::kRowBlock * s.fc1_chunk * kPanelRows;

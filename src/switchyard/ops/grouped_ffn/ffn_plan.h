@@ -6,6 +6,7 @@
 
 #include "switchyard/base/arena.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+#include "switchyard/ops/grouped_gemm/panel_fixed.h"
 
 namespace switchyard::ops {
 
@@ -18,6 +19,7 @@ struct FfnSizes {
   std::int64_t x_rows = 0;  // quantised inputs: tokens, or rows when weights multiply the input
   bool floats = false;      // GEMM inputs are fp32 rather than bf16 pairs
   bool block_scales = false;
+  bool fixed = false;  // pairs are kept in the fixed form too, for the twins that read it
   std::int64_t fc1_chunk = 8;  // panels per task
   std::int64_t fc2_chunk = 4;
   /// Rows per FC1 tile buffer.
@@ -33,10 +35,14 @@ struct QuantizedRows {
   std::span<float> floats;
   std::span<float> block_scales;
   std::span<float> row_scales;
+  std::span<std::byte> fixed;
   std::int64_t stride = 0;
   std::int64_t scale_stride = 0;
+  std::int64_t fixed_stride = 0;
+  FixedForm form;
 
-  PanelInput input() const;
+  /// With the fixed form where `use_fixed`, that is, where it was written.
+  PanelInput input(bool use_fixed) const;
 };
 
 /// Every part of a forward's workspace.

@@ -28,7 +28,9 @@ class Forward {
   explicit Forward(const FfnArgs& a)
       : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)), arena_(a.workspace) {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
-    gemm_ = panel_twin(a.isa).gemm;
+    const PanelTwin twin = panel_twin(a.isa);
+    gemm_ = twin.gemm;
+    if (sizes_.fixed) fix_row_ = twin.fix_row;
   }
 
   void run() {
@@ -76,6 +78,8 @@ class Forward {
                                           : nullptr,
                       .row_scale = &q.row_scales[std::size_t(job.row)]});
     std::fill(q.pairs.data() + at + job.cols, q.pairs.data() + at + q.stride, std::uint16_t(0));
+    if (fix_row_ != nullptr)
+      fix_row_(q.form, q.pairs.data() + at, q.stride, q.fixed.data() + job.row * q.fixed_stride);
   }
 
   void quantize_to_floats(const QuantizeJob& job, float* out) const {
@@ -120,7 +124,7 @@ class Forward {
     PanelGemmArgs g{.w = &w,
                     .panel_begin = begin,
                     .panel_end = end,
-                    .x = b_.x.input(),
+                    .x = b_.x.input(fix_row_ != nullptr),
                     .index = b_.input_row.data() + row,
                     .num_rows = rows,
                     .y = up,
@@ -188,7 +192,7 @@ class Forward {
       gemm_({.w = &w,
              .panel_begin = begin,
              .panel_end = end,
-             .x = b_.inter_quant.input().from_row(first),
+             .x = b_.inter_quant.input(fix_row_ != nullptr).from_row(first),
              .index = nullptr,
              .num_rows = b_.offsets[std::size_t(e) + 1] - first,
              .y = rows + first * cols,
@@ -250,6 +254,7 @@ class Forward {
   Arena arena_;
   FfnBuffers b_;
   PanelGemm gemm_ = nullptr;
+  FixRow fix_row_ = nullptr;  // null: this twin reads the pairs
   std::int64_t active_ = 0;
   std::int64_t fc1_chunks_ = 0;
 };

@@ -79,7 +79,9 @@ struct PanelMatrix {
 /// The quantised rows that a GEMM reads: bf16 values (pairs) or floats, plus their scales.
 ///
 /// Shapes:  values [rows, padded cols] with `stride` elements a row, zero beyond the valid columns;
-///          block_scales [rows, blocks of 128] with `scale_stride`, or null; row_scales [rows].
+///          block_scales [rows, blocks of 128] with `scale_stride`, or null; row_scales [rows]; fixed
+///          [rows] of `fixed_stride` bytes: the pairs as integers of `digits` bytes (panel_fixed.h),
+///          for the twins that ask for them, or null.
 struct PanelInput {
   const std::uint16_t* pairs = nullptr;
   const float* floats = nullptr;
@@ -87,6 +89,9 @@ struct PanelInput {
   const float* block_scales = nullptr;
   std::int64_t scale_stride = 0;
   const float* row_scales = nullptr;
+  const std::byte* fixed = nullptr;
+  std::int64_t fixed_stride = 0;
+  int digits = 0;
 
   /// The same rows without the first `r`.
   PanelInput from_row(std::int64_t r) const {
@@ -95,6 +100,7 @@ struct PanelInput {
     if (floats != nullptr) x.floats += r * stride;
     if (block_scales != nullptr) x.block_scales += r * scale_stride;
     if (row_scales != nullptr) x.row_scales += r;
+    if (fixed != nullptr) x.fixed += r * fixed_stride;
     return x;
   }
 };
@@ -121,10 +127,18 @@ struct PanelGemmArgs {
 /// A twin of the panel GEMM for one instruction tier.
 using PanelGemm = void (*)(const PanelGemmArgs&);
 
+struct FixedForm;
+/// Writes the fixed form (panel_fixed.h) of one row of bf16 values.
+///
+/// Shapes:  pairs [padded_cols], row [form.row_bytes(padded_cols)].
+using FixRow = void (*)(const FixedForm& form, const std::uint16_t* pairs, std::int64_t padded_cols,
+                        std::byte* row);
+
 /// The twin that serves a machine of tier `isa`, and the tier that this twin really needs.
 struct PanelTwin {
   PanelGemm gemm;
   CpuIsa tier;
+  FixRow fix_row = nullptr;  // where E2M1 weights want their inputs in the fixed form
 };
 /// The best twin up to `isa`.
 PanelTwin panel_twin(CpuIsa isa);
@@ -133,7 +147,7 @@ PanelTwin panel_twin(CpuIsa isa);
 void panel_gemm_portable(const PanelGemmArgs& args);
 /// AVX2 with FMA and F16C; call it only where the environment has that tier.
 void panel_gemm_avx2(const PanelGemmArgs& args);
-/// AVX-512 with BF16 and VBMI; call it only where the environment has that tier.
+/// AVX-512 with BF16, VBMI and VNNI; call it only where the environment has that tier.
 void panel_gemm_avx512(const PanelGemmArgs& args);
 /// AMX tiles with AVX-512 around them; call it only where the environment has that tier. 4-bit
 /// weights take their block scale inside the tile, which is exact in bf16; fp32 inputs run the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The panel GEMM on AVX-512 with BF16 and VBMI: one loop, one decoder per element, one loader per
+// The panel GEMM on AVX-512 with BF16, VBMI and VNNI: one loop, one decoder per element, one loader per
 // scale.
 #include <immintrin.h>
 
@@ -9,6 +9,7 @@
 
 #include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
+#include "switchyard/ops/grouped_gemm/panel_fixed.h"
 
 namespace switchyard::ops {
 namespace {
@@ -167,6 +168,7 @@ void panel_gemm_avx512(const PanelGemmArgs& a) {
   if (l.element == Element::kBf16) return gemm<Bf16Codec, NoScale>(a);
   if (l.element == Element::kFp16) return gemm<Fp16Codec, NoScale>(a);
   if (l.element == Element::kE4m3) return gemm<E4m3Codec, F32Scale>(a);
+  if (a.x.fixed != nullptr) return panel_gemm_fixed_avx512(a);
   if (l.scale == ScaleType::kE8m0) return gemm<E2m1Codec, E8m0Scale>(a);
   gemm<E2m1Codec, E4m3Scale>(a);
 }

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/ops/grouped_gemm/panel_fixed.h"
+
+#include <algorithm>
+
+namespace switchyard::ops {
+
+FixedForm fixed_form(const PanelLayout& layout, formats::ActivationQuant quant) {
+  const int cols = int(std::min<std::int64_t>(layout.cut(), kPanelStep));
+  return {.cols = cols, .digits = quant == formats::ActivationQuant::kNvfp4 && cols == 16 ? 2 : 3};
+}
+
+}  // namespace switchyard::ops
