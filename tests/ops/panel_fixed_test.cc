@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,12 +19,11 @@ namespace switchyard::ops {
 namespace {
 
 constexpr std::int64_t kCols = 96;
-const std::vector<FixedForm> kForms = {{16, 2}, {16, 3}, {32, 3}};
+const std::vector<FixedForm> kForms = {{16, 2}, {16, 3}, {32, 2}, {32, 3}};
 
-struct Block {
-  FixedHeader header{};
-  std::vector<double> values;  // what the integers are worth
-  std::int64_t sum = 0;        // of the integers
+struct Row {
+  std::vector<double> values;      // what the integers are worth
+  std::vector<std::int32_t> list;  // quads that are read from the pairs
 };
 
 class FixedRow : public testing::Test {
@@ -32,7 +32,7 @@ class FixedRow : public testing::Test {
     if (test::runnable_tiers().back() < CpuIsa::kAvx512) GTEST_SKIP() << "this CPU has no avx512";
   }
 
-  static std::vector<Block> fix(const FixedForm& form, const std::vector<float>& row) {
+  static Row fix(const FixedForm& form, const std::vector<float>& row) {
     std::vector<std::uint16_t> pairs;
     for (float v : row) pairs.push_back(float_to_bf16(v));
     const std::int64_t cols = std::int64_t(row.size());
@@ -40,42 +40,49 @@ class FixedRow : public testing::Test {
     fix_row_avx512(form, pairs.data(), cols, bytes.data());
     for (std::size_t i = bytes.size() - 8; i < bytes.size(); ++i)
       EXPECT_EQ(bytes[i], std::byte(0xee)) << "wrote behind the row";
-    std::vector<Block> blocks;
+    Row out;
     for (std::int64_t k = 0; k < cols; k += form.cols)
-      blocks.push_back(decode(form, bytes.data() + k / form.cols * form.record_bytes()));
-    return blocks;
+      decode(form, bytes.data() + k / form.cols * form.record_bytes(), out.values);
+    std::int32_t count = -1;
+    std::memcpy(&count, bytes.data() + form.list_offset(cols), 4);
+    EXPECT_LE(count, cols / 8);
+    out.list.resize(std::size_t(std::max(count, 0)));
+    if (count > 0)
+      std::memcpy(out.list.data(), bytes.data() + form.list_offset(cols) + 4, std::size_t(count) * 4);
+    return out;
   }
 
-  static Block decode(const FixedForm& form, const std::byte* record) {
-    Block b;
-    std::memcpy(&b.header, record, sizeof(b.header));
-    b.values.resize(std::size_t(form.cols));
+  static void decode(const FixedForm& form, const std::byte* record, std::vector<double>& out) {
+    FixedHeader header;
+    std::memcpy(&header, record, sizeof(header));
+    std::vector<double> values(std::size_t(form.cols));
+    std::int64_t sum = 0;
     for (int c = 0; c < form.cols; ++c) {
       std::int64_t integer = 0;
       for (int d = form.digits - 1; d >= 0; --d)
-        integer = integer * 256 + std::int8_t(record[16 + d * form.cols + c]);
+        integer = integer * 256 + std::int8_t(record[8 + d * form.cols + c]);
       EXPECT_LE(std::abs(integer), std::int64_t(1) << (8 * form.digits - 2));
-      b.sum += integer;
-      b.values[std::size_t(c / 8 * 8 + fixed_column(c % 8))] = double(integer) * b.header.unit * 2;
+      sum += integer;
+      values[std::size_t(c / 8 * 8 + fixed_column(c % 8))] = double(integer) * header.unit * 2;
     }
-    return b;
+    EXPECT_EQ(header.offset, -12 * sum);
+    out.insert(out.end(), values.begin(), values.end());
   }
 
-  static void expect_exact(const FixedForm& form, const std::vector<float>& row) {
-    const std::vector<Block> blocks = fix(form, row);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_EQ(blocks[i].header.wide, 0) << "block " << i;
-      EXPECT_EQ(blocks[i].header.offset, -12 * blocks[i].sum) << "block " << i;
-      for (std::size_t c = 0; c < blocks[i].values.size(); ++c)
-        ASSERT_EQ(blocks[i].values[c], row[i * std::size_t(form.cols) + c])
-            << form.cols << " columns, " << form.digits << " digits, block " << i << ", " << c;
-    }
+  /// Every value is there exactly, but those of the quads in `list`, which must be zero.
+  static void expect_row(const FixedForm& form, const std::vector<float>& row,
+                         const std::vector<std::int32_t>& list = {}) {
+    SCOPED_TRACE(testing::Message() << form.cols << " columns, " << form.digits << " digits");
+    const Row got = fix(form, row);
+    EXPECT_EQ(got.list, list);
+    for (std::size_t k = 0; k < row.size(); ++k)
+      ASSERT_EQ(got.values[k], std::ranges::count(list, k / 8) > 0 ? 0 : row[k]) << "column " << k;
   }
 };
 
 TEST_F(FixedRow, HoldsEveryE4m3ValueInThreeDigits) {
   const Random random(1, 1);
-  for (const FixedForm& form : {kForms[1], kForms[2]})
+  for (const FixedForm& form : {kForms[1], kForms[3]})
     for (int seed = 0; seed < 64; ++seed) {
       std::vector<float> row;
       for (std::int64_t k = 0; k < kCols; ++k) {
@@ -83,7 +90,7 @@ TEST_F(FixedRow, HoldsEveryE4m3ValueInThreeDigits) {
         row.push_back((code & 0x7f) == 0x7f ? 0.0f : formats::decode_e4m3(code));
       }
       row[5] = 448, row[40] = -0x1p-9f, row[41] = 0x1p-9f;  // both ends in one block
-      expect_exact(form, row);
+      expect_row(form, row);
     }
 }
 
@@ -94,7 +101,7 @@ TEST_F(FixedRow, HoldsEveryBlockOfNvfp4InTwoDigits) {
       for (std::int64_t k = 0; k < kCols; ++k)
         row.push_back(formats::decode_e2m1(std::uint8_t((first + k * 5) % 16)) *
                       formats::decode_e4m3(std::uint8_t(scale)));
-      expect_exact(kForms[0], row);
+      expect_row(kForms[0], row);
     }
 }
 
@@ -106,33 +113,41 @@ TEST_F(FixedRow, HoldsValuesOfEightBitsWithinItsRange) {
       for (std::size_t k = 0; k < row.size(); ++k)
         row[k] = std::ldexp((k % 2 ? -1.0f : 1.0f) * float(129 + 2 * (k % 63)),
                             exponent - 7 - int(k) % (binades + 1));
-      expect_exact(form, row);
+      expect_row(form, row);
     }
   }
 }
 
-TEST_F(FixedRow, MarksWhatDoesNotFitAndNothingElse) {
+TEST_F(FixedRow, ListsWhatDoesNotFitAndNothingElse) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const FixedForm& form : kForms)
-    for (float odd : {kNan, INFINITY, -INFINITY, 0x1p-40f, 0x1p100f}) {
-      std::vector<float> row(kCols);
-      for (std::size_t k = 0; k < row.size(); ++k) row[k] = 1 + float(k) / 128;
+  for (const FixedForm& form : kForms) {
+    std::vector<float> row(kCols);
+    for (std::size_t k = 0; k < row.size(); ++k) row[k] = 1 + float(k) / 128;
+    const std::vector<float> good = row;
+    row[37] = 0x1p-40f;
+    expect_row(form, row, {4});
+    row[36] = -0x1p-30f, row[47] = 0x1.02p-12f * (form.digits == 2 ? 1 : 0x1p-8f), row[95] = 1e-20f;
+    expect_row(form, row, {4, 5, 11});
+    const int block = 37 / form.cols, quads = form.cols / 8;
+    std::vector<std::int32_t> whole;
+    for (int q = 0; q < quads; ++q) whole.push_back(block * quads + q);
+    for (float odd : {kNan, INFINITY, -INFINITY}) {
+      row = good;
       row[37] = odd;
-      const std::vector<Block> blocks = fix(form, row);
-      for (int i = 0; i < int(blocks.size()); ++i)
-        EXPECT_EQ(blocks[std::size_t(i)].header.wide != 0, i == 37 / form.cols)
-            << form.cols << " columns, " << form.digits << " digits, block " << i << ", " << odd;
-      row[37] = 1;
-      expect_exact(form, row);
+      expect_row(form, row, whole);
     }
+    row[37] = 0x1p100f;  // an integer, which leaves no room for its neighbours
+    expect_row(form, row, whole);
+    expect_row(form, good);
+  }
 }
 
 TEST_F(FixedRow, ZerosAreIntegersAndTinyBlocksAreNot) {
   for (const FixedForm& form : kForms) {
-    expect_exact(form, std::vector<float>(kCols, 0.0f));
-    expect_exact(form, std::vector<float>(kCols, -0.0f));
-    for (const Block& b : fix(form, std::vector<float>(kCols, 0x1p-101f)))
-      EXPECT_NE(b.header.wide, 0);
+    expect_row(form, std::vector<float>(kCols, 0.0f));
+    expect_row(form, std::vector<float>(kCols, -0.0f));
+    EXPECT_EQ(fix(form, std::vector<float>(kCols, 0x1p-101f)).list.size(), kCols / 8);
+    expect_row(form, std::vector<float>(kCols, 0x1p-100f));
   }
 }
 
@@ -146,8 +161,8 @@ TEST(FixedForm, FollowsTheCutAndTheQuantiser) {
   EXPECT_EQ(fixed_form(l, ActivationQuant::kNvfp4).digits, 2);
   EXPECT_EQ(fixed_form(l, ActivationQuant::kNone).digits, 3);
   EXPECT_EQ(fixed_form(l, ActivationQuant::kNone).cols, 16);
+  EXPECT_EQ(fixed_form(l, ActivationQuant::kFp8Tensor).digits, 2);
   l.block = 64;
-  EXPECT_EQ(fixed_form(l, ActivationQuant::kNvfp4).digits, 3);
   EXPECT_EQ(fixed_form(l, ActivationQuant::kNvfp4).cols, 32);
 }
 

@@ -91,7 +91,7 @@ struct Packed {
   std::vector<float> bias;
 };
 
-enum class Form { kPairs, kFloats, kFixed };
+enum class Form { kPairs, kFloats, kFixed, kFixedTwo };  // fixed: in three or two digits
 
 // Input rows with scales of every kind that the layout allows; poison behind the padded columns.
 // Every third row has values that are too small to be integers beside their neighbours.
@@ -113,10 +113,11 @@ struct Input {
     }
     has_block_scales = w.layout.scale == ScaleType::kF32 && w.layout.cut() <= 128;
     form = wanted;
-    if (form == Form::kFixed) fix(w.layout);
+    if (form == Form::kFixed) fix(w.layout, formats::ActivationQuant::kNone);
+    if (form == Form::kFixedTwo) fix(w.layout, formats::ActivationQuant::kMxfp8);
   }
-  void fix(const PanelLayout& layout) {
-    const FixedForm fixed_as = fixed_form(layout, formats::ActivationQuant::kNone);
+  void fix(const PanelLayout& layout, formats::ActivationQuant quant) {
+    const FixedForm fixed_as = fixed_form(layout, quant);
     fixed_stride = fixed_as.row_bytes(layout.padded_cols());
     digits = fixed_as.digits;
     fixed.resize(row_scales.size() * std::size_t(fixed_stride), std::byte(0xee));
@@ -131,7 +132,7 @@ struct Input {
             .block_scales = has_block_scales ? block_scales.data() : nullptr,
             .scale_stride = blocks,
             .row_scales = row_scales.data(),
-            .fixed = form == Form::kFixed ? fixed.data() : nullptr,
+            .fixed = fixed.empty() ? nullptr : fixed.data(),
             .fixed_stride = fixed_stride,
             .digits = digits};
   }
@@ -328,7 +329,7 @@ class PanelGemmTwin : public testing::TestWithParam<Twin> {
   static std::vector<Form> inputs_of(const WeightLayout& l) {
     if (l.element == Element::kFp16) return {Form::kFloats};
     std::vector<Form> forms = {Form::kPairs, Form::kFloats};
-    if (GetParam().reads_fixed && l.element == Element::kE2m1) forms.push_back(Form::kFixed);
+    if (GetParam().reads_fixed && l.element == Element::kE2m1) forms.insert(forms.end(), {Form::kFixed, Form::kFixedTwo});
     return forms;
   }
 };

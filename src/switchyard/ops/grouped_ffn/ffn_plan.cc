@@ -48,7 +48,7 @@ PanelInput QuantizedRows::input(bool use_fixed) const {
           .digits = form.digits};
 }
 
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads) {
   FfnSizes s;
   s.rows = tokens * shape.top_k;
   s.x_rows = shape.weight_on_input ? s.rows : tokens;
@@ -58,7 +58,11 @@ FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
   s.block_scales = shape.quant == ActivationQuant::kFp8Block128 ||
                    shape.quant == ActivationQuant::kFp8Block128Ue8m0;
   s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1;
+  constexpr std::int64_t kTasksPerThread = 4, kLongChunk = 8;
+  const std::int64_t fc2_panels = (shape.hidden + kPanelRows - 1) / kPanelRows;
   if (s.rows > kWideChunkRows) s.fc2_chunk = 1;
+  if (s.rows <= kLongChunkRows && fc2_panels >= kLongChunk * kTasksPerThread * threads)
+    s.fc2_chunk = kLongChunk;
   return s;
 }
 

@@ -10,8 +10,9 @@
 
 namespace switchyard::ops {
 
-/// Above this many rows an output chunk narrows, which bounds the scratch and changes no bit.
-inline constexpr std::int64_t kWideChunkRows = 16384;
+/// Above so many rows an FC2 chunk of 8 panels becomes one of 4, then of 1. That bounds the scratch
+/// and changes no bit; few rows want long streams of weights.
+inline constexpr std::int64_t kLongChunkRows = 1024, kWideChunkRows = 16384;
 
 /// Sizes that a forward derives from its shape; the size query and the run read the same ones.
 struct FfnSizes {
@@ -21,13 +22,13 @@ struct FfnSizes {
   bool block_scales = false;
   bool fixed = false;  // pairs are kept in the fixed form too, for the twins that read it
   std::int64_t fc1_chunk = 8;  // panels per task
-  std::int64_t fc2_chunk = 4;
+  std::int64_t fc2_chunk = 4;  // 8 at most
   /// Rows per FC1 tile buffer.
   static constexpr std::int64_t kRowBlock = 64;
 };
 
-/// Sizes for `tokens` tokens.
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens);
+/// Sizes for `tokens` tokens and a pool of `threads`.
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads);
 
 /// Quantised rows in the workspace.
 struct QuantizedRows {

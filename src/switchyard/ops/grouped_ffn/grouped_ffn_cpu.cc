@@ -14,6 +14,13 @@ namespace {
 
 using formats::ActivationQuant;
 
+/// Asks for the first lines of a stream of weights that is read next: the processor's own prefetcher
+/// starts only after some misses.
+void prefetch_stream(const std::byte* p) {
+  constexpr std::int64_t kBytes = 2048, kLine = 64;
+  for (std::int64_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
+}
+
 struct QuantizeJob {
   const float* x;
   std::int64_t cols;
@@ -26,7 +33,7 @@ struct QuantizeJob {
 class Forward {
  public:
   explicit Forward(const FfnArgs& a)
-      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens)), arena_(a.workspace) {
+      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens, a.pool->size())), arena_(a.workspace) {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     const PanelTwin twin = panel_twin(a.isa);
     gemm_ = twin.gemm;
@@ -57,6 +64,14 @@ class Forward {
             .scales = expert(e) + scales,
             .alpha = floats_of(e)[alpha],
             .bias = s_.bias ? reinterpret_cast<const float*>(expert(e) + bias) : nullptr};
+  }
+
+  /// The part of a matrix that starts at `panel` is read next.
+  void prefetch(std::int64_t e, const PanelLayout& layout, std::size_t codes, std::size_t scales,
+                std::int64_t panel) const {
+    prefetch_stream(expert(e) + codes + panel * std::int64_t(layout.panel_code_bytes()));
+    if (layout.scale == formats::ScaleType::kNone) return;
+    __builtin_prefetch(expert(e) + scales + panel * std::int64_t(layout.panel_scale_bytes()), 0, 2);
   }
 
   const void* token(std::int64_t t) const {
@@ -129,6 +144,7 @@ class Forward {
                     .num_rows = rows,
                     .y = up,
                     .y_stride = cols};
+    if (s_.gated) prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
     gemm_(g);
     if (s_.gated) {
       w = matrix(e, l_.fc1, l_.gate_codes, l_.gate_scales, 0, l_.gate_bias);
@@ -189,6 +205,8 @@ class Forward {
       const std::int64_t e = b_.active[std::size_t(i)];
       const std::int64_t first = b_.offsets[std::size_t(e)];
       const PanelMatrix w = matrix(e, l_.fc2, l_.down_codes, l_.down_scales, 2, l_.down_bias);
+      if (i + 1 < active_)
+        prefetch(b_.active[std::size_t(i + 1)], l_.fc2, l_.down_codes, l_.down_scales, begin);
       gemm_({.w = &w,
              .panel_begin = begin,
              .panel_end = end,
@@ -227,7 +245,7 @@ class Forward {
       const std::int64_t r = t * s_.top_k + j, sorted = b_.sorted_of[std::size_t(r)];
       const float weight = s_.weight_on_input ? 1.0f : a_.weights[r];
       if (sorted >= 0) {
-        for (std::int64_t c = 0; c < valid; ++c) sum[c] += weight * rows[sorted * cols + c];
+        add_row(sum, rows + sorted * cols, weight, cols);
       } else if (a_.ids[r] >= s_.experts) {
         for (std::int64_t c = 0; c < valid; ++c)
           sum[c] += a_.weights[r] * load_element(a_.x_dtype, token(t), c0 + c);
@@ -241,11 +259,17 @@ class Forward {
     }
   }
 
+  /// In runs of a constant length, which vectorise; the padded columns' sums are not read.
+  static void add_row(float* sum, const float* row, float weight, std::int64_t cols) {
+    for (std::int64_t c0 = 0; c0 < cols; c0 += kPanelRows)
+      for (std::int64_t c = 0; c < kPanelRows; ++c) sum[c0 + c] += weight * row[c0 + c];
+  }
+
   void scale(float* sum, std::int64_t valid) const {
     for (std::int64_t c = 0; c < valid; ++c) sum[c] *= a_.factor;
   }
 
-  static constexpr std::int64_t kMaxChunkCols = 4 * kPanelRows;
+  static constexpr std::int64_t kMaxChunkCols = 8 * kPanelRows;
 
   const FfnArgs& a_;
   const FfnShape& s_;
@@ -274,10 +298,11 @@ void FfnArgs::check() const {
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
                                 std::int64_t max_tokens, int threads) {
   std::size_t bytes = 0;
-  // The output chunk narrows past kWideChunkRows, so the largest need can be just below it.
-  for (std::int64_t tokens : {max_tokens, std::min(max_tokens, kWideChunkRows / shape.top_k)}) {
+  // The output chunk narrows past these rows, so the largest need can be just below one.
+  for (std::int64_t rows : {max_tokens * shape.top_k, kWideChunkRows, kLongChunkRows}) {
+    const std::int64_t tokens = std::min(max_tokens, rows / shape.top_k);
     Arena arena;
-    take_buffers(arena, shape, layout, ffn_sizes(shape, tokens), threads);
+    take_buffers(arena, shape, layout, ffn_sizes(shape, tokens, threads), threads);
     bytes = std::max(bytes, arena.used());
   }
   return bytes;

@@ -64,6 +64,8 @@ Rows<X> select_rows(const PanelGemmArgs& a, std::int64_t first, int count) {
   return rows;
 }
 
+constexpr std::int64_t kAhead = 1024;  // bytes from a panel's codes to what is asked for meanwhile
+
 /// P panels times M rows, all of K. Every (row, column) sees the same operations at any P and M.
 template <class Codec, class Scale, class X, int P, int M>
 void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
@@ -88,10 +90,9 @@ void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
       for (int p = 0; p < P; ++p) {
         __m512i w[4];
         const std::byte* here = codes[p] + q * Codec::kQuadBytes;
-        if constexpr (M <= 2) {  // few rows: memory is the limit, so run ahead of the prefetcher
-          for (std::int64_t line = 0; line < Codec::kQuadBytes; line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(here + 1024 + line), _MM_HINT_T0);
-        }
+        // The processor's own prefetcher starts late and stops at pages.
+        for (std::int64_t line = 0; line < Codec::kQuadBytes; line += 64)
+          _mm_prefetch(reinterpret_cast<const char*>(here + kAhead + line), _MM_HINT_T0);
         Codec::decode(here, w);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m)

@@ -7,7 +7,7 @@ namespace switchyard::ops {
 
 FixedForm fixed_form(const PanelLayout& layout, formats::ActivationQuant quant) {
   const int cols = int(std::min<std::int64_t>(layout.cut(), kPanelStep));
-  return {.cols = cols, .digits = quant == formats::ActivationQuant::kNvfp4 && cols == 16 ? 2 : 3};
+  return {.cols = cols, .digits = quant == formats::ActivationQuant::kNone ? 3 : 2};
 }
 
 }  // namespace switchyard::ops

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <span>
 
 #include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_fixed.h"
@@ -32,38 +33,47 @@ std::uint32_t largest_bits(__m512 v) {
 
 float power_of_two(int exponent) { return std::bit_cast<float>((exponent + 127) << 23); }
 
-/// Writes the digits of 16 columns, `plane` bytes apart; false when one does not fit.
-bool store_digits(__m512 v, float to_integer, int digits, std::int64_t plane, std::byte* out,
-                  std::int32_t& sum) {
+/// Writes the digits of 16 columns, `plane` bytes apart, and adds their integers to `sum`. Returns
+/// the quads, one bit each, that hold something else; their digits are zero.
+unsigned store_digits(__m512 v, float to_integer, int digits, std::int64_t plane, std::byte* out,
+                      std::int32_t& sum) {
   const __m512 scaled = _mm512_mul_ps(v, _mm512_set1_ps(to_integer));
   __m512i i = _mm512_cvtps_epi32(scaled);
-  if (_mm512_cmp_ps_mask(_mm512_cvtepi32_ps(i), scaled, _CMP_NEQ_UQ) != 0) return false;
+  const unsigned odd = _mm512_cmp_ps_mask(_mm512_cvtepi32_ps(i), scaled, _CMP_NEQ_UQ);
+  const unsigned quads = unsigned((odd & 0xff) != 0) | unsigned((odd >> 8) != 0) << 1;
+  if (quads != 0) [[unlikely]] {
+    const unsigned kept = (quads & 1 ? 0u : 0xffu) | (quads & 2 ? 0u : 0xff00u);
+    i = _mm512_maskz_mov_epi32(__mmask16(kept), i);
+  }
   sum += _mm512_reduce_add_epi32(i);
   for (int d = 0; d < digits; ++d) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + d * plane), _mm512_cvtepi32_epi8(i));
     i = _mm512_srai_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(128)), 8);
   }
-  return true;
+  return quads;
 }
 
-void fix_block(const FixedForm& f, const std::uint16_t* pairs, std::byte* record) {
+/// Writes one block's record; returns its listed quads, one bit each.
+unsigned fix_block(const FixedForm& f, const std::uint16_t* pairs, std::byte* record) {
   constexpr int kSmallest = -100, kInfinite = 128;
   std::uint32_t bits = 0;
   for (int c = 0; c < f.cols; c += 16) bits = std::max(bits, largest_bits(load_columns(pairs + c)));
+  const int exponent = int(bits >> 23) - 127, top = 8 * f.digits - 3;
   FixedHeader header{};
-  std::byte* digits = record + sizeof(header);
-  std::memset(digits, 0, std::size_t(f.cols * f.digits));
-  if (bits != 0) {
-    const int exponent = int(bits >> 23) - 127, top = 8 * f.digits - 3;
-    header.wide = exponent < kSmallest || exponent == kInfinite;
+  unsigned quads = 0;
+  if (bits == 0 || exponent < kSmallest || exponent == kInfinite) {
+    std::memset(record + sizeof(header), 0, std::size_t(f.cols * f.digits));
+    if (bits != 0) quads = (1u << f.cols / 8) - 1;
+  } else {
     std::int32_t sum = 0;
-    for (int c = 0; c < f.cols && header.wide == 0; c += 16)
-      header.wide = !store_digits(load_columns(pairs + c), power_of_two(top - exponent), f.digits,
-                                  f.cols, digits + c, sum);
-    header.offset = -12 * sum;
-    header.unit = header.wide ? 0 : power_of_two(exponent - top - 1);
+    for (int c = 0; c < f.cols; c += 16)
+      quads |= store_digits(load_columns(pairs + c), power_of_two(top - exponent), f.digits, f.cols,
+                            record + sizeof(header) + c, sum)
+               << c / 8;
+    header = {.offset = -12 * sum, .unit = power_of_two(exponent - top - 1)};
   }
   std::memcpy(record, &header, sizeof(header));
+  return quads;
 }
 
 // ---- weights ----
@@ -90,18 +100,15 @@ void decode_block(const std::byte* codes, __m512i (&w)[Cols / 4]) {
   }
 }
 
-/// The sums of a wide block: bf16 pairs, as in the twin that has no digits.
-__attribute__((noinline)) __m512 wide_block(const std::byte* codes, const std::uint16_t* x,
-                                            int cols) {
+/// The sums of quad `q`: bf16 pairs, as in the twin that has no digits.
+__m512 pair_quad(const std::byte* codes, const std::uint16_t* x, std::int64_t q) {
+  __m512i w[4];
+  E2m1Codec::decode(codes + q * E2m1Codec::kQuadBytes, w);
   __m512 sum = _mm512_setzero_ps();
-  for (int k = 0; k < cols; k += int(kQuadCols)) {
-    __m512i w[4];
-    E2m1Codec::decode(codes + k / kQuadCols * E2m1Codec::kQuadBytes, w);
-    for (int j = 0; j < 4; ++j) {
-      int pair;
-      std::memcpy(&pair, x + k + 2 * j, 4);
-      sum = _mm512_dpbf16_ps(sum, __m512bh(w[j]), __m512bh(_mm512_set1_epi32(pair)));
-    }
+  for (int j = 0; j < 4; ++j) {
+    int pair;
+    std::memcpy(&pair, x + q * kQuadCols + 2 * j, 4);
+    sum = _mm512_dpbf16_ps(sum, __m512bh(w[j]), __m512bh(_mm512_set1_epi32(pair)));
   }
   return sum;
 }
@@ -131,6 +138,11 @@ FixedRows select_rows(const PanelGemmArgs& a, std::int64_t first) {
   return rows;
 }
 
+std::span<const std::int32_t> listed_quads(const std::byte* list) {
+  const auto* words = reinterpret_cast<const std::int32_t*>(list);
+  return {words + 1, std::size_t(words[0])};
+}
+
 /// Four digits, or a header's field, in all lanes: straight from memory, without a register between.
 inline __m512i broadcast_4(const std::byte* p) {
   return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(reinterpret_cast<const float*>(p))));
@@ -140,12 +152,16 @@ inline __m512i broadcast_4(const std::byte* p) {
 template <int P, int Cols, int Digits>
 inline __attribute__((always_inline)) void dot_block(const __m512i (&w)[P][Cols / 4],
                                                      const std::byte* record, __m512 (&part)[P]) {
-  __m512i sum[P][Digits];
+  constexpr int kChains = Cols / 16;  // per digit: longer ones would wait for each other's latency
+  __m512i sum[P][Digits][kChains];
 #pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-    sum[p][0] = broadcast_4(record + offsetof(FixedHeader, offset));
-    for (int d = 1; d < Digits; ++d) sum[p][d] = _mm512_setzero_si512();
-  }
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 3
+    for (int d = 0; d < Digits; ++d) {
+      sum[p][d][0] = d == 0 ? broadcast_4(record + offsetof(FixedHeader, offset))
+                            : _mm512_setzero_si512();
+      if constexpr (kChains > 1) sum[p][d][kChains - 1] = _mm512_setzero_si512();
+    }
   const std::byte* digits = record + sizeof(FixedHeader);
 #pragma GCC unroll 8
   for (int j = 0; j < Cols / 4; ++j)
@@ -153,25 +169,28 @@ inline __attribute__((always_inline)) void dot_block(const __m512i (&w)[P][Cols 
     for (int d = 0; d < Digits; ++d) {
       const __m512i four = broadcast_4(digits + d * Cols + 4 * j);
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) sum[p][d] = _mm512_dpbusd_epi32(sum[p][d], w[p][j], four);
+      for (int p = 0; p < P; ++p)
+        sum[p][d][j % kChains] = _mm512_dpbusd_epi32(sum[p][d][j % kChains], w[p][j], four);
     }
   const __m512 unit = _mm512_castsi512_ps(broadcast_4(record + offsetof(FixedHeader, unit)));
   // Modulo 2^32, and the true sum fits: 12 * 32 * 2^22 < 2^31.
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-    for (int d = Digits - 1; d > 0; --d)
-      sum[p][d - 1] = _mm512_add_epi32(sum[p][d - 1], _mm512_slli_epi32(sum[p][d], 8));
-    part[p] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[p][0]), unit);
+    __m512i total = sum[p][Digits - 1][0];
+#pragma GCC unroll 3
+    for (int d = Digits - 1; d >= 0; --d) {
+      if (d < Digits - 1) total = _mm512_add_epi32(_mm512_slli_epi32(total, 8), sum[p][d][0]);
+      if constexpr (kChains > 1) total = _mm512_add_epi32(total, sum[p][d][kChains - 1]);
+    }
+    part[p] = _mm512_mul_ps(_mm512_cvtepi32_ps(total), unit);
   }
 }
 
-/// Rows is 1, or 0 for rows.count: with one row, its totals stay in registers.
 template <class Scale, int P, int Rows, int Cols, int Digits>
 void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& rows) {
   const int count = Rows == 0 ? rows.count : Rows;
-  constexpr std::int64_t kRecord = 16 + Cols * Digits, kBytes = Cols / kQuadCols * 64;
-  constexpr std::int64_t kAhead = 2048;
+  constexpr std::int64_t kRecord = 8 + Cols * Digits, kBytes = Cols / kQuadCols * 64;
+  constexpr std::int64_t kAhead = 4096, kScalesAhead = 512;
   const PanelLayout& l = a.w->layout;
   const std::byte* codes[P];
   const std::byte* scales[P];
@@ -180,10 +199,12 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
     scales[p] = a.w->scales + (panel + p) * std::int64_t(l.panel_scale_bytes());
   }
   const std::int64_t blocks = l.padded_cols() / Cols, per_cut = l.cut() / Cols;
+  std::int64_t cut = 0, cut_end = per_cut;  // counted: a division a block would show
   __m512 total[Rows == 0 ? kMaxRows : Rows][P];
   for (int m = 0; m < count; ++m)
     for (int p = 0; p < P; ++p) total[m][p] = _mm512_setzero_ps();
   for (std::int64_t b = 0; b < blocks; ++b) {
+    if (b == cut_end) ++cut, cut_end += per_cut;
     __m512i w[P][Cols / 4];
     __m512 scale[P], part[P];
 #pragma GCC unroll 2
@@ -192,21 +213,22 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
       for (std::int64_t line = 0; line < kBytes; line += 64)
         _mm_prefetch(reinterpret_cast<const char*>(here + kAhead + line), _MM_HINT_T0);
       decode_block<Cols>(here, w[p]);
-      scale[p] = Scale::load(scales[p], per_cut == 1 ? b : b / per_cut);
+      _mm_prefetch(reinterpret_cast<const char*>(scales[p] + cut * kPanelRows + kScalesAhead),
+                   _MM_HINT_T0);
+      scale[p] = Scale::load(scales[p], cut);
     }
     for (int m = 0; m < count; ++m) {
       const std::byte* record = rows.fixed[m] + b * kRecord;
-      if (reinterpret_cast<const FixedHeader*>(record)->wide != 0) [[unlikely]] {
-        for (int p = 0; p < P; ++p)
-          part[p] = wide_block(codes[p] + b * kBytes, rows.pairs[m] + b * Cols, Cols);
-      } else {
-        dot_block<P, Cols, Digits>(w, record, part);
-      }
+      dot_block<P, Cols, Digits>(w, record, part);
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) total[m][p] = _mm512_fmadd_ps(part[p], scale[p], total[m][p]);
     }
   }
-  for (int m = 0; m < count; ++m)
+  for (int m = 0; m < count; ++m) {
+    for (const std::int32_t q : listed_quads(rows.fixed[m] + blocks * kRecord))
+      for (int p = 0; p < P; ++p)
+        total[m][p] = _mm512_fmadd_ps(pair_quad(codes[p], rows.pairs[m], q),
+                                      Scale::load(scales[p], q * kQuadCols / l.cut()), total[m][p]);
     for (int p = 0; p < P; ++p) {
       __m512 y = _mm512_mul_ps(_mm512_mul_ps(total[m][p], _mm512_set1_ps(rows.row_scale[m])),
                                _mm512_set1_ps(a.w->alpha));
@@ -214,6 +236,7 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
         y = _mm512_add_ps(y, _mm512_loadu_ps(a.w->bias + (panel + p) * kPanelRows));
       _mm512_storeu_ps(rows.y[m] + (panel + p - a.panel_begin) * kPanelRows, y);
     }
+  }
 }
 
 template <class Scale, int Cols, int Digits>
@@ -234,21 +257,24 @@ void gemm(const PanelGemmArgs& a) {
 
 template <class Scale>
 void gemm(const PanelGemmArgs& a) {
-  if (a.w->layout.cut() != 16) {
-    gemm<Scale, 32, 3>(a);
-  } else if (a.x.digits == 2) {
-    gemm<Scale, 16, 2>(a);
-  } else {
-    gemm<Scale, 16, 3>(a);
-  }
+  const bool narrow = a.w->layout.cut() == 16;
+  if (a.x.digits == 2) return narrow ? gemm<Scale, 16, 2>(a) : gemm<Scale, 32, 2>(a);
+  return narrow ? gemm<Scale, 16, 3>(a) : gemm<Scale, 32, 3>(a);
 }
 
 }  // namespace
 
 void fix_row_avx512(const FixedForm& form, const std::uint16_t* pairs, std::int64_t padded_cols,
                     std::byte* row) {
-  for (std::int64_t k = 0; k < padded_cols; k += form.cols, row += form.record_bytes())
-    fix_block(form, pairs + k, row);
+  std::byte* record = row;
+  std::byte* const list = row + form.list_offset(padded_cols);
+  std::int32_t count = 0;
+  for (std::int64_t k = 0; k < padded_cols; k += form.cols, record += form.record_bytes())
+    for (unsigned quads = fix_block(form, pairs + k, record); quads != 0; quads &= quads - 1) {
+      const auto q = std::int32_t(k / kQuadCols + std::countr_zero(quads));
+      std::memcpy(list + 4 * ++count, &q, 4);
+    }
+  std::memcpy(list, &count, 4);
 }
 
 void panel_gemm_fixed_avx512(const PanelGemmArgs& a) {
