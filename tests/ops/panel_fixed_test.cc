@@ -48,7 +48,8 @@ class FixedRow : public testing::Test {
     EXPECT_LE(count, cols / 8);
     out.list.resize(std::size_t(std::max(count, 0)));
     if (count > 0)
-      std::memcpy(out.list.data(), bytes.data() + form.list_offset(cols) + 4, std::size_t(count) * 4);
+      std::memcpy(out.list.data(), bytes.data() + form.list_offset(cols) + 4,
+                  std::size_t(count) * 4);
     return out;
   }
 

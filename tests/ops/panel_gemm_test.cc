@@ -329,7 +329,8 @@ class PanelGemmTwin : public testing::TestWithParam<Twin> {
   static std::vector<Form> inputs_of(const WeightLayout& l) {
     if (l.element == Element::kFp16) return {Form::kFloats};
     std::vector<Form> forms = {Form::kPairs, Form::kFloats};
-    if (GetParam().reads_fixed && l.element == Element::kE2m1) forms.insert(forms.end(), {Form::kFixed, Form::kFixedTwo});
+    if (GetParam().reads_fixed && l.element == Element::kE2m1)
+      forms.insert(forms.end(), {Form::kFixed, Form::kFixedTwo});
     return forms;
   }
 };
@@ -397,7 +398,7 @@ TEST_P(PanelGemmTwin, EveryCodeDecodes) {
   for (const auto& [name, layout] : all_layouts()) {
     Packed w(every_code(layout));
     std::fill(w.bias.begin(), w.bias.end(), 0.0f);
-    Input x(w, 32, true);
+    Input x(w, 32, Form::kFloats);
     std::fill(x.floats.begin(), x.floats.end(), 0.0f);
     std::fill(x.row_scales.begin(), x.row_scales.end(), 1.0f);
     x.has_block_scales = false;

@@ -137,8 +137,8 @@ TEST_F(Probe, TheVectorTierAgreesWithTheKernel) {
     return std::all_of(all.begin(), all.end(), [&](const char* w) { return words.contains(w); });
   };
   bool avx2 = has({"avx2", "fma", "f16c"});
-  bool avx512 =
-      avx2 && has({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vnni", "avx512_bf16"});
+  bool avx512 = avx2 && has({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi",
+                             "avx512_vnni", "avx512_bf16"});
   CpuIsa isa = collect(this_machine()).best_isa;
   EXPECT_EQ(isa >= CpuIsa::kAvx2, avx2);
   EXPECT_EQ(isa >= CpuIsa::kAvx512, avx512);

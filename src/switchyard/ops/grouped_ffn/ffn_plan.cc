@@ -58,11 +58,14 @@ FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads) {
   s.block_scales = shape.quant == ActivationQuant::kFp8Block128 ||
                    shape.quant == ActivationQuant::kFp8Block128Ue8m0;
   s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1;
-  constexpr std::int64_t kTasksPerThread = 4, kLongChunk = 8;
-  const std::int64_t fc2_panels = (shape.hidden + kPanelRows - 1) / kPanelRows;
+  // Few rows want long streams of weights, as long as every thread has some tasks.
+  constexpr std::int64_t kLongFc1 = 16, kLongFc2 = 8;
+  const std::int64_t tasks = 4 * threads, panels = (shape.inter + kPanelRows - 1) / kPanelRows;
+  if (s.fixed && s.rows <= kLongFc1Rows && shape.top_k * panels >= kLongFc1 * tasks)
+    s.fc1_chunk = kLongFc1;
   if (s.rows > kWideChunkRows) s.fc2_chunk = 1;
-  if (s.rows <= kLongChunkRows && fc2_panels >= kLongChunk * kTasksPerThread * threads)
-    s.fc2_chunk = kLongChunk;
+  if (s.rows <= kLongChunkRows && shape.hidden >= kLongFc2 * kPanelRows * tasks)
+    s.fc2_chunk = kLongFc2;
   return s;
 }
 

@@ -10,9 +10,9 @@
 
 namespace switchyard::ops {
 
-/// Above so many rows an FC2 chunk of 8 panels becomes one of 4, then of 1. That bounds the scratch
-/// and changes no bit; few rows want long streams of weights.
-inline constexpr std::int64_t kLongChunkRows = 1024, kWideChunkRows = 16384;
+/// Above so many rows a chunk of output panels narrows: FC1's of 4-bit weights from 16 panels to 8,
+/// FC2's from 8 to 4, then to 1. That bounds the scratch and changes no bit.
+inline constexpr std::int64_t kLongFc1Rows = 128, kLongChunkRows = 1024, kWideChunkRows = 16384;
 
 /// Sizes that a forward derives from its shape; the size query and the run read the same ones.
 struct FfnSizes {
@@ -20,7 +20,7 @@ struct FfnSizes {
   std::int64_t x_rows = 0;  // quantised inputs: tokens, or rows when weights multiply the input
   bool floats = false;      // GEMM inputs are fp32 rather than bf16 pairs
   bool block_scales = false;
-  bool fixed = false;  // pairs are kept in the fixed form too, for the twins that read it
+  bool fixed = false;          // pairs are kept in the fixed form too, for the twins that read it
   std::int64_t fc1_chunk = 8;  // panels per task
   std::int64_t fc2_chunk = 4;  // 8 at most
   /// Rows per FC1 tile buffer.

@@ -14,8 +14,8 @@ namespace {
 
 using formats::ActivationQuant;
 
-/// Asks for the first lines of a stream of weights that is read next: the processor's own prefetcher
-/// starts only after some misses.
+/// Asks for the first lines of a stream of weights that is read next: the processor's own
+/// prefetcher starts only after some misses.
 void prefetch_stream(const std::byte* p) {
   constexpr std::int64_t kBytes = 2048, kLine = 64;
   for (std::int64_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
@@ -33,7 +33,11 @@ struct QuantizeJob {
 class Forward {
  public:
   explicit Forward(const FfnArgs& a)
-      : a_(a), s_(*a.shape), l_(*a.layout), sizes_(ffn_sizes(s_, a.tokens, a.pool->size())), arena_(a.workspace) {
+      : a_(a),
+        s_(*a.shape),
+        l_(*a.layout),
+        sizes_(ffn_sizes(s_, a.tokens, a.pool->size())),
+        arena_(a.workspace) {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     const PanelTwin twin = panel_twin(a.isa);
     gemm_ = twin.gemm;
@@ -126,8 +130,15 @@ class Forward {
     const std::int64_t begin = task % fc1_chunks_ * sizes_.fc1_chunk;
     const std::int64_t end = std::min(begin + sizes_.fc1_chunk, l_.fc1.panels());
     const std::int64_t first = b_.offsets[std::size_t(e)], last = b_.offsets[std::size_t(e) + 1];
+    prefetch_fc1(task + a_.pool->size());  // likely this thread's next one
     for (std::int64_t row = first; row < last; row += FfnSizes::kRowBlock)
       fc1_block(e, begin, end, row, std::min(FfnSizes::kRowBlock, last - row), member);
+  }
+
+  void prefetch_fc1(std::int64_t task) const {
+    if (task >= active_ * fc1_chunks_) return;
+    prefetch(b_.active[std::size_t(task / fc1_chunks_)], l_.fc1, l_.up_codes, l_.up_scales,
+             task % fc1_chunks_ * sizes_.fc1_chunk);
   }
 
   void fc1_block(std::int64_t e, std::int64_t begin, std::int64_t end, std::int64_t row,
@@ -298,8 +309,9 @@ void FfnArgs::check() const {
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
                                 std::int64_t max_tokens, int threads) {
   std::size_t bytes = 0;
-  // The output chunk narrows past these rows, so the largest need can be just below one.
-  for (std::int64_t rows : {max_tokens * shape.top_k, kWideChunkRows, kLongChunkRows}) {
+  // Chunks narrow past these rows, so the largest need can be just below one.
+  for (std::int64_t rows :
+       {max_tokens * shape.top_k, kWideChunkRows, kLongChunkRows, kLongFc1Rows}) {
     const std::int64_t tokens = std::min(max_tokens, rows / shape.top_k);
     Arena arena;
     take_buffers(arena, shape, layout, ffn_sizes(shape, tokens, threads), threads);

@@ -79,9 +79,9 @@ struct PanelMatrix {
 /// The quantised rows that a GEMM reads: bf16 values (pairs) or floats, plus their scales.
 ///
 /// Shapes:  values [rows, padded cols] with `stride` elements a row, zero beyond the valid columns;
-///          block_scales [rows, blocks of 128] with `scale_stride`, or null; row_scales [rows]; fixed
-///          [rows] of `fixed_stride` bytes: the pairs as integers of `digits` bytes (panel_fixed.h),
-///          for the twins that ask for them, or null.
+///          block_scales [rows, blocks of 128] with `scale_stride`, or null; row_scales [rows];
+///          fixed [rows] of `fixed_stride` bytes: the pairs as integers of `digits` bytes
+///          (panel_fixed.h), for the twins that ask for them, or null.
 struct PanelInput {
   const std::uint16_t* pairs = nullptr;
   const float* floats = nullptr;

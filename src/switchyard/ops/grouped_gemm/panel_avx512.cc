@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The panel GEMM on AVX-512 with BF16, VBMI and VNNI: one loop, one decoder per element, one loader per
-// scale.
+// The panel GEMM on AVX-512 with BF16, VBMI and VNNI: one loop, one decoder per element, one loader
+// per scale.
 #include <immintrin.h>
 
 #include <algorithm>

@@ -9,9 +9,9 @@
 
 namespace switchyard::ops {
 
-/// Input rows as integers: each block of columns is a vector of integers times a power of two, split
-/// into signed bytes ("digits" to the base 256), which byte dot products multiply with E2M1 codes
-/// exactly.
+/// Input rows as integers: each block of columns is a vector of integers times a power of two,
+/// split into signed bytes ("digits" to the base 256), which byte dot products multiply with E2M1
+/// codes exactly.
 ///
 /// A quad (8 columns) with a value that is no such integer - too small beside the block's largest,
 /// NaN, infinite, or in a block below 2^-100 - has only zero digits and is listed behind the

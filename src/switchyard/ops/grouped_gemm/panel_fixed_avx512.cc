@@ -20,8 +20,7 @@ namespace {
 /// 16 columns as fp32, in the order of the digits.
 __m512 load_columns(const std::uint16_t* pairs) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
-  const __m512i order =
-      _mm512_set_epi32(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0);
+  const __m512i order = _mm512_set_epi32(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0);
   return _mm512_castsi512_ps(
       _mm512_permutexvar_epi32(order, _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
 }
@@ -62,7 +61,7 @@ unsigned fix_block(const FixedForm& f, const std::uint16_t* pairs, std::byte* re
   FixedHeader header{};
   unsigned quads = 0;
   if (bits == 0 || exponent < kSmallest || exponent == kInfinite) {
-    std::memset(record + sizeof(header), 0, std::size_t(f.cols * f.digits));
+    std::memset(record + sizeof(header), 0, std::size_t(f.cols) * std::size_t(f.digits));
     if (bits != 0) quads = (1u << f.cols / 8) - 1;
   } else {
     std::int32_t sum = 0;
@@ -83,8 +82,7 @@ struct DoubledE2m1 {
   alignas(64) std::uint8_t byte[64];
   constexpr DoubledE2m1() : byte{} {
     constexpr int kDoubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-    for (int i = 0; i < 64; ++i)
-      byte[i] = std::uint8_t(12 + (i & 8 ? -1 : 1) * kDoubled[i & 7]);
+    for (int i = 0; i < 64; ++i) byte[i] = std::uint8_t(12 + (i & 8 ? -1 : 1) * kDoubled[i & 7]);
   }
 };
 constexpr DoubledE2m1 kDoubledE2m1;
@@ -143,7 +141,8 @@ std::span<const std::int32_t> listed_quads(const std::byte* list) {
   return {words + 1, std::size_t(words[0])};
 }
 
-/// Four digits, or a header's field, in all lanes: straight from memory, without a register between.
+/// Four digits, or a header's field, in all lanes: straight from memory, without a register
+/// between.
 inline __m512i broadcast_4(const std::byte* p) {
   return _mm512_castps_si512(_mm512_broadcastss_ps(_mm_load_ss(reinterpret_cast<const float*>(p))));
 }
@@ -158,8 +157,8 @@ inline __attribute__((always_inline)) void dot_block(const __m512i (&w)[P][Cols 
   for (int p = 0; p < P; ++p)
 #pragma GCC unroll 3
     for (int d = 0; d < Digits; ++d) {
-      sum[p][d][0] = d == 0 ? broadcast_4(record + offsetof(FixedHeader, offset))
-                            : _mm512_setzero_si512();
+      sum[p][d][0] =
+          d == 0 ? broadcast_4(record + offsetof(FixedHeader, offset)) : _mm512_setzero_si512();
       if constexpr (kChains > 1) sum[p][d][kChains - 1] = _mm512_setzero_si512();
     }
   const std::byte* digits = record + sizeof(FixedHeader);
@@ -190,7 +189,9 @@ template <class Scale, int P, int Rows, int Cols, int Digits>
 void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& rows) {
   const int count = Rows == 0 ? rows.count : Rows;
   constexpr std::int64_t kRecord = 8 + Cols * Digits, kBytes = Cols / kQuadCols * 64;
-  constexpr std::int64_t kAhead = 4096, kScalesAhead = 512;
+  // Far enough for memory, into the second level, whose misses the first level's few buffers need
+  // not hold; then near, out of it.
+  constexpr std::int64_t kFarAhead = 8192, kAhead = 1024, kScalesAhead = 512;
   const PanelLayout& l = a.w->layout;
   const std::byte* codes[P];
   const std::byte* scales[P];
@@ -210,8 +211,11 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
       const std::byte* here = codes[p] + b * kBytes;
-      for (std::int64_t line = 0; line < kBytes; line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(here + kAhead + line), _MM_HINT_T0);
+      for (std::int64_t line = 0; line < kBytes; line += 64) {
+        const char* at = reinterpret_cast<const char*>(here + line);
+        _mm_prefetch(at + kFarAhead, _MM_HINT_T1);
+        _mm_prefetch(at + kAhead, _MM_HINT_T0);
+      }
       decode_block<Cols>(here, w[p]);
       _mm_prefetch(reinterpret_cast<const char*>(scales[p] + cut * kPanelRows + kScalesAhead),
                    _MM_HINT_T0);
