@@ -74,7 +74,7 @@ Matrix make(Source& source, const WrittenSpec& spec, Coding coding, std::int64_t
   Matrix m = stacked ? formats::quantize_matrix(values, rows, cols, layout_of(coding), 1.0f)
                      : formats::quantize_matrix(values, rows, cols, layout_of(coding));
   if (coding == Coding::kFp8Static || coding == Coding::kNvfp4 || coding == Coding::kNvfp4Packed)
-    share_static_scale(m, cols == spec.problem.expert_hidden() ? 5.0f : 8.0f);
+    share_static_scale(m, cols == spec.problem.expert_hidden() ? 5.0f : 40.0f);
   // A scale that divides in the file multiplies as the fp32 reciprocal of what is stored.
   if (coding == Coding::kNvfp4Packed) {
     m.global_scale = 1 / (1 / m.global_scale);
