@@ -91,8 +91,8 @@ struct ExpertArrays {
   const float* gate_bias = nullptr;
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;
-  std::optional<float> fc1_input_scale;
-  std::optional<float> fc2_input_scale;
+  std::optional<float> fc1_input_scale = {};
+  std::optional<float> fc2_input_scale = {};
 };
 
 /// One Mixture-of-Experts layer: route, experts, shared expert, finalize.
