@@ -45,6 +45,16 @@ struct BadConfig {
   std::vector<std::string> says;
 };
 
+template <std::size_t n>
+void expect_faults(const BadConfig (&cases)[n]) {
+  for (const BadConfig& c : cases) {
+    SCOPED_TRACE(std::string(c.fixture) + " " + c.patch.dump());
+    CheckpointEditor m = raw(c.fixture);
+    m.config.merge_patch(c.patch);
+    expect_fault(m, c.fixture, c.says);
+  }
+}
+
 TEST(Faults, ConfigFieldsOfTheBlock) {
   const BadConfig cases[] = {
       {"mixtral", {{"num_experts_per_tok", 9}}, {"num_experts_per_tok", "9", "8 experts"}},
@@ -126,12 +136,7 @@ TEST(Faults, ConfigFieldsOfTheBlock) {
       {"mixtral", {{"model_type", nullptr}}, {"model_type"}},
       {"mixtral", {{"model_type", 3}}, {"model_type", "3"}},
   };
-  for (const BadConfig& c : cases) {
-    SCOPED_TRACE(std::string(c.fixture) + " " + c.patch.dump());
-    CheckpointEditor m = raw(c.fixture);
-    m.config.merge_patch(c.patch);
-    expect_fault(m, c.fixture, c.says);
-  }
+  expect_faults(cases);
 }
 
 TEST(Faults, FieldsThatDoNotConcernTheBlockAreIgnored) {
@@ -242,12 +247,7 @@ TEST(Faults, QuantisationDeclarations) {
        quant({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}),
        {"stacks", "fp8_block_scales"}},
   };
-  for (const BadConfig& c : cases) {
-    SCOPED_TRACE(std::string(c.fixture) + " " + c.patch.dump());
-    CheckpointEditor m = raw(c.fixture);
-    m.config.merge_patch(c.patch);
-    expect_fault(m, c.fixture, c.says);
-  }
+  expect_faults(cases);
 }
 
 struct BadTensors {
