@@ -4,7 +4,7 @@
 
 Usage: fuzz.py [SECONDS [TARGET...]]   (60 seconds and all targets by default)
 
-Inputs that widen the coverage grow in build/fuzz/grown, faults stand in build/fuzz/found. Exit status
+Inputs that widen the coverage grow in build/fuzz/grown, faults stand in build/fuzz/found and stay there. Exit status
 1 when a target found a fault: fix its kind, give it a test, and keep the input in tests/fuzz/corpus.
 """
 import concurrent.futures
@@ -34,8 +34,7 @@ def run(name, seconds):
     """(name, True without a fault, the last lines of the log)."""
     grown, found, log = BUILD / "grown" / name, BUILD / "found" / name, BUILD / f"{name}.log"
     grown.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(found, ignore_errors=True)
-    found.mkdir(parents=True)
+    found.mkdir(parents=True, exist_ok=True)  # what an earlier run found stays until it is fixed
     with open(log, "w") as out:
         done = subprocess.run([BUILD / f"tests/fuzz/fuzz_{name}", f"-max_total_time={seconds}", *LIMITS,
                                f"-dict={tree.ROOT / 'tests/fuzz/json.dict'}",

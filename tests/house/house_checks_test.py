@@ -7,13 +7,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CMAKE = ROOT / "cmake"
 sys.path.insert(0, str(CMAKE))
+sys.path.insert(0, str(ROOT / "scripts"))
 import check_docs  # noqa: E402
 import check_suites  # noqa: E402
 import cpp_scan  # noqa: E402
+import fuzz  # noqa: E402
 
 
 def run(*args):
@@ -203,6 +206,23 @@ class Suites(unittest.TestCase):
             faults = check_suites.faults_of(text, ["a_test", "b_test"])
             self.assertEqual(len(faults), 1, text)
             self.assertIn(word, faults[0])
+
+
+class Fuzz(unittest.TestCase):
+    def test_what_was_found_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder)
+            target = build / "tests/fuzz/fuzz_x"
+            target.parent.mkdir(parents=True)
+            target.write_text('#!/bin/sh\necho "Done 3 runs"\n')
+            target.chmod(0o755)
+            kept = build / "found/x/crash-1"
+            kept.parent.mkdir(parents=True)
+            kept.write_text("input")
+            with unittest.mock.patch.object(fuzz, "BUILD", build):
+                for _ in range(2):
+                    self.assertEqual(fuzz.run("x", 1), ("x", True, ["Done 3 runs"]))
+            self.assertEqual(kept.read_text(), "input")
 
 
 class Scanner(unittest.TestCase):
