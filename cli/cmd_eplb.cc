@@ -29,7 +29,7 @@ struct EplbFlags {
                  "Nodes of the ranks, for a hierarchical plan; divides R and the groups");
     args.integer("--groups", {1, kMaxRoutedExperts}, groups,
                  "Expert groups of the model's routing, each kept on one node");
-    args.integer("--expert-bytes", {1, std::int64_t(1) << 50}, expert_bytes,
+    args.integer("--expert-bytes", {1, std::int64_t(1) << 36}, expert_bytes,
                  "Bytes of one expert's weights, to show what the moves copy");
     args.toggle("--json", json, "Print JSON");
   }
@@ -108,6 +108,8 @@ std::string Report::text() const {
 
 eplb::BalancePlan timed_plan(const EplbFlags& flags, const eplb::LoadTable& loads,
                              const eplb::Placement* previous, double& plan_ms) {
+  require(!flags.groups || flags.nodes,
+          "--groups is given without --nodes; a flat plan knows no groups, give both or none");
   require(flags.slots && flags.ranks, flags.slots ? "--ranks" : "--slots",
           " is missing; a plan needs --slots S and --ranks R, e.g. --slots ", loads.num_experts(),
           " --ranks 1");
@@ -134,9 +136,9 @@ Answer plan_command(Arguments& args) {
   flags.add_shape(args);
   args.text("--previous", flags.previous, "Placement that stands now; few experts move from it",
             "FILE");
-  args.positive("--tolerance", flags.tolerance,
-                "Share of the balance that may be lost to move fewer experts of --previous "
-                "(default 0.02)");
+  args.not_negative("--tolerance", flags.tolerance,
+                    "Share of the balance that may be lost to move fewer experts of --previous "
+                    "(default 0.02)");
   args.text("--out", flags.out, "Write the placement to this file", "FILE");
   if (!args.parse()) return {kOk, args.help()};
   require(!flags.tolerance || !flags.previous.empty(),

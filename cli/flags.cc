@@ -173,6 +173,19 @@ void Arguments::positive(const std::string& name, std::optional<float>& out,
       help, "X");
 }
 
+void Arguments::not_negative(const std::string& name, std::optional<float>& out,
+                             const std::string& help) {
+  text(
+      name,
+      [name, &out](const std::string& value) {
+        float number = 0;
+        bool ok = read_whole(value, number) && std::isfinite(number) && number >= 0;
+        require(ok, name, " = '", value, "' is not a finite number from 0 on; give one, e.g. 0.02");
+        out = number;
+      },
+      help, "X");
+}
+
 void Arguments::positional(const std::string& name, std::string& out, const std::string& help) {
   app_->add_option(name, out, wrapped(help))->type_name("");
   positionals_.emplace_back(name, &out);

@@ -61,6 +61,8 @@ class Arguments {
                 const std::string& help);
   /// A finite decimal number above 0.
   void positive(const std::string& name, std::optional<float>& out, const std::string& help);
+  /// A finite decimal number from 0 on.
+  void not_negative(const std::string& name, std::optional<float>& out, const std::string& help);
   /// A positional argument; it must be given. Several are filled in the order of declaration.
   void positional(const std::string& name, std::string& out, const std::string& help);
   /// Parses the words. False when help was asked for and nothing is left to do.

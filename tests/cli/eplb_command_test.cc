@@ -71,6 +71,9 @@ TEST(EplbCommand, PlansWritesAndJudgesWhatItWrote) {
       run_json({"eplb", "plan", loads, "--slots", "10", "--ranks", "2", "--previous", out});
   EXPECT_EQ(again["moves"], 0);
   EXPECT_EQ(again["before"], out);
+  json exact = run_json({"eplb", "plan", loads, "--slots", "10", "--ranks", "2", "--previous", out,
+                         "--tolerance", "0", "--expert-bytes", "68719476736"});
+  EXPECT_EQ(exact["migrate_bytes"], 0) << "the plan stands, and no tolerance is a tolerance";
 }
 
 TEST(EplbCommand, ReadsJsonLoadsAndPlansByNodes) {
@@ -122,6 +125,12 @@ TEST(EplbCommand, EveryMistakeIsOneLine) {
       {{"eplb", "plan", dir.path() + "/none", "--slots", "2", "--ranks", "1"}, {"none"}},
       {{"eplb", "plan", dir.path(), "--slots", "2", "--ranks", "1"}, {"directory"}},
       {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--nodes", "2"}, {"groups = 1"}},
+      {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--groups", "2"},
+       {"--groups is given without --nodes"}},
+      {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--expert-bytes", "68719476737"},
+       {"--expert-bytes", "68719476736"}},
+      {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--tolerance", "-0.1"},
+       {"--tolerance = '-0.1'", "from 0 on"}},
       {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--tolerance", "0.1"},
        {"--tolerance", "--previous"}},
       {{"eplb", "plan", loads, "--slots", "8", "--ranks", "2", "--out", dir.path() + "/no/p"},

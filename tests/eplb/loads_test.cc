@@ -79,6 +79,22 @@ TEST(Loads, LimitsHold) {
   EXPECT_THAT(usage_error_of([&] { parse_loads(column + "1\n", "f"); }), HasSubstr("4096"));
 }
 
+TEST(Statistics, CountsHaveALimitThatTheWindowCannotOverflow) {
+  LoadStatistics statistics(1, 2, 4);
+  const std::int64_t most = std::int64_t(kMaxLoad) / 4;
+  const auto add = [&](std::int64_t a, std::int64_t b) {
+    statistics.add(0, std::vector<std::int64_t>{a, b});
+  };
+  EXPECT_THAT(usage_error_of([&] { add(1, most + 1); }), HasSubstr("expert 1 has count"));
+  EXPECT_THAT(usage_error_of([&] { add(INT64_MAX, 0); }), HasSubstr("expert 0 has count"));
+  add(most, 3);
+  EXPECT_THAT(usage_error_of([&] { add(1, 0); }), HasSubstr("together more than"));
+  add(0, 4);
+  for (int i = 0; i < 5; ++i, add(most, i)) statistics.end_iteration();
+  EXPECT_LE(statistics.loads().layers[0][0], kMaxLoad);
+  EXPECT_EQ(statistics.loads().layers[0][1], 1 + 2 + 3 + 4);
+}
+
 TEST(Statistics, TheWindowForgetsTheOldestIteration) {
   LoadStatistics statistics(2, 3, 2);
   EXPECT_EQ(statistics.loads().layers, (Rows{{0, 0, 0}, {0, 0, 0}}));

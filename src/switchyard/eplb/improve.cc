@@ -33,7 +33,7 @@ class Improver {
   /// Takes the best step; 0 when none helps, otherwise its moves.
   std::int64_t step() {
     Step best;
-    const std::size_t a = heaviest();
+    const std::size_t a = heaviest_;
     for (std::size_t x = a * per_rank_; x < (a + 1) * per_rank_; ++x) {
       for (std::size_t s = 0; s < slots_.size(); ++s) {
         consider_swap(x, s, best);
@@ -54,16 +54,13 @@ class Improver {
     return best.expert < 0 ? 2 : 1;
   }
 
-  double balance() const { return mean_ > 0 ? rank_loads_[heaviest()] / mean_ : 1; }
+  double balance() const { return mean_ > 0 ? heaviest_load() / mean_ : 1; }
   std::vector<std::int32_t> take() { return std::move(slots_); }
 
  private:
   static std::size_t at(std::int32_t expert) { return std::size_t(expert); }
   std::size_t rank(std::size_t slot) const { return slot / per_rank_; }
-  std::size_t heaviest() const {
-    return std::size_t(std::max_element(rank_loads_.begin(), rank_loads_.end()) -
-                       rank_loads_.begin());
-  }
+  double heaviest_load() const { return rank_loads_[heaviest_]; }
   bool holds(std::size_t r, std::int32_t e) const {
     return holds_[r * counts_.size() + at(e)] != 0;
   }
@@ -82,10 +79,12 @@ class Improver {
       rank_loads_[rank(s)] += weight(slots_[s]);
       holds_[rank(s) * counts_.size() + at(slots_[s])] = 1;
     }
+    heaviest_ =
+        std::size_t(std::max_element(rank_loads_.begin(), rank_loads_.end()) - rank_loads_.begin());
   }
 
   void offer(Step step, double gain, Step& best) const {
-    const double heavy = rank_loads_[heaviest()];
+    const double heavy = heaviest_load();
     step.gain = gain;
     // Equal gains up to rounding keep the first: the plan is the same on every machine.
     if (gain > best.gain * (1 + 1e-9) && gain > 1e-12 * heavy * heavy) best = step;
@@ -108,16 +107,18 @@ class Improver {
     if (expert == loser || counts_[at(loser)] < 2 || !may_hold(b, expert)) return;
     const double lighter = args_.loads[at(expert)] / (counts_[at(expert)] + 1),
                  heavier = args_.loads[at(loser)] / (counts_[at(loser)] - 1),
-                 limit = rank_loads_[heaviest()];
+                 limit = heaviest_load();
+    const double swapped = lighter - weight(loser), more = heavier - weight(loser),
+                 less = lighter - weight(expert);
     double gain = 0;
     for (std::size_t r = 0; r < ranks_; ++r) {
       const double old = rank_loads_[r];
       double load = old;
       if (r == b)
-        load += lighter - weight(loser);
+        load += swapped;
       else if (holds(r, loser))
-        load += heavier - weight(loser);
-      if (r != b && holds(r, expert)) load += lighter - weight(expert);
+        load += more;
+      if (r != b && holds(r, expert)) load += less;
       if (load > old && load >= limit) return;
       gain += old * old - load * load;
     }
@@ -126,7 +127,7 @@ class Improver {
 
   const ImproveArgs& args_;
   std::vector<std::int32_t> slots_;
-  std::size_t per_rank_, ranks_;
+  std::size_t per_rank_, ranks_, heaviest_ = 0;
   std::vector<std::int32_t> counts_;
   std::vector<double> rank_loads_;
   std::vector<char> holds_;  // [rank][expert]

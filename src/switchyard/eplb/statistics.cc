@@ -57,10 +57,15 @@ void LoadStatistics::add(std::int64_t layer, std::span<const std::int64_t> count
   check_layer(layer);
   require(std::int64_t(counts.size()) == num_experts_, "load statistics: ", counts.size(),
           " counts are given for ", num_experts_, " experts; give one each");
+  const std::int64_t most = std::int64_t(kMaxLoad) / window_;
   for (std::size_t e = 0; e < counts.size(); ++e)
-    require(counts[e] >= 0, "load statistics: expert ", e, " has count ", counts[e],
-            ", must be 0 or more");
+    require(counts[e] >= 0 && counts[e] <= most, "load statistics: expert ", e, " has count ",
+            counts[e], ", must be 0 to ", most, " in an iteration; the window of ", window_,
+            " must not sum up to more than ", kMaxLoad);
   auto sum = cell(open_, layer);
+  for (std::size_t e = 0; e < counts.size(); ++e)
+    require(sum[e] <= most - counts[e], "load statistics: expert ", e, " has counted ", sum[e],
+            " and gets ", counts[e], ", together more than ", most, " in an iteration; close it");
   for (std::size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
 }
 

@@ -21,7 +21,8 @@ class LoadStatistics {
   /// Errors: UsageError for a layer or id that does not exist; nothing is counted then.
   void record(std::int64_t layer, std::span<const std::int32_t> expert_ids);
   /// Adds `counts` [num_experts] tokens, e.g. those that the ranks have summed up.
-  /// Errors: UsageError for another length or a negative count; nothing is counted then.
+  /// Errors: UsageError for another length, a negative count, or an iteration of more than kMaxLoad
+  ///         over the window for one expert; nothing is counted then.
   void add(std::int64_t layer, std::span<const std::int64_t> counts);
   /// Closes the open iteration; the oldest one leaves the window.
   void end_iteration();
