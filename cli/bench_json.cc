@@ -43,15 +43,16 @@ Json row_json(const BenchLayerRow& r) {
                   {"activations", r.activations},
                   {"tokens", r.tokens},
                   {"routing", to_string(r.routing)},
+                  {"overrides", r.overrides},
                   {"leaf", r.leaf},
                   {"device", r.device},
                   {"isa", r.isa},
                   {"threads", r.threads},
                   {"expert_bytes", r.expert_bytes},
-                  {"packed_bytes", r.packed_bytes},
-                  {"cold", state_json(r.cold)},
-                  {"warm", state_json(r.warm)},
-                  {"router_time_us", {{"p50", r.router_p50}}},
+                  {"packed_bytes", r.packed_bytes}});
+  if (r.cold) out["cold"] = state_json(*r.cold);
+  if (r.warm) out["warm"] = state_json(*r.warm);
+  out.update(Json{{"router_time_us", {{"p50", r.router_p50}}},
                   {"checked_tokens", r.checked_tokens},
                   {"rel_l2", r.rel_l2},
                   {"budget", r.budget},
@@ -59,7 +60,7 @@ Json row_json(const BenchLayerRow& r) {
                   {"notices", r.notices}});
   if (r.bar)
     out["bar"] = {{"share_of_roof", *r.bar},
-                  {"time_us", r.cold.time.p50 * r.cold.share_of_roof / *r.bar},
+                  {"time_us", r.cold->time.p50 * r.cold->share_of_roof / *r.bar},
                   {"met", !r.misses_bar()}};
   return out;
 }
@@ -69,13 +70,17 @@ std::string drift(double start, double end) { return fixed(100 * (end / start - 
 
 std::string heading(const BenchLayerResult& result) {
   const BenchLayerRow& first = result.rows.front();
-  return cat(first.checkpoint.empty() ? "preset   " : "from     ",
-             first.checkpoint.empty() ? first.preset : first.checkpoint, ", ", first.device, " ",
-             first.isa, ", ", first.threads, first.threads == 1 ? " thread" : " threads", "\n",
-             "roof     ", fixed(result.roof.gbps, 1), " GB/s, ", fixed(result.roof.gflops, 0),
-             " GFLOP/s in ", result.roof_samples, " samples; drift ",
-             drift(result.roof_start.gbps, result.roof_end.gbps), "% and ",
-             drift(result.roof_start.gflops, result.roof_end.gflops), "%\n");
+  return cat(
+      first.checkpoint.empty() ? "preset   " : "from     ",
+      first.checkpoint.empty() ? first.preset : first.checkpoint,
+      first.overrides.empty() ? "" : " (", join(first.overrides),
+      first.overrides.empty() ? "" : ")", ", ", first.device, " ", first.isa, ", ", first.threads,
+      first.threads == 1 ? " thread" : " threads", "\n", "roof     ", fixed(result.roof.gbps, 1),
+      " GB/s, ", fixed(result.roof.gflops, 0), " GFLOP/s in ", result.roof_samples,
+      " samples; drift ", drift(result.roof_start.gbps, result.roof_end.gbps), "% and ",
+      drift(result.roof_start.gflops, result.roof_end.gflops), "%\n",
+      first.cold ? "" : "caches   warm in every column\n",
+      first.cold ? cat("flush    ", result.flush_bytes >> 20, " MiB before a cold call\n") : "");
 }
 
 std::string rules_text() {
@@ -103,7 +108,8 @@ Json bench_layer_json(const BenchLayerResult& result) {
   Json rows = Json::array(), skipped = Json::array();
   for (const BenchLayerRow& r : result.rows) rows.push_back(row_json(r));
   for (const SkippedFormat& s : result.skipped)
-    skipped.push_back({{"layer", s.layer}, {"format", s.format}, {"reason", s.reason}});
+    skipped.push_back(
+        {{"layer", s.layer}, {"format", s.format}, {"reason", s.reason}, {"barred", s.barred}});
   return {{"ok", result.ok},
           {"roof",
            {{"gbps", result.roof.gbps},
@@ -127,7 +133,7 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
   Table table(heads);
   std::vector<std::string> notes;
   for (const BenchLayerRow& r : result.rows) {
-    const CacheState& c = r.cold;
+    const CacheState& c = r.cold ? *r.cold : r.warm.value();
     std::vector<std::string> cells = {cat(r.layer),
                                       std::string(show_format(r.format)),
                                       cat(r.tokens),
@@ -141,7 +147,7 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
                                       fixed(c.gbps, 1),
                                       fixed(c.gflops, 1),
                                       percent(c.share_of_roof),
-                                      fixed(r.warm.time.p50, 1),
+                                      r.warm ? fixed(r.warm->time.p50, 1) : "-",
                                       fixed(r.router_p50, 1),
                                       error_text(r.rel_l2),
                                       r.ok ? "ok" : cat("FAILED, limit ", error_text(r.budget))};
@@ -153,7 +159,9 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
     }
   }
   for (const SkippedFormat& s : result.skipped)
-    notes.push_back(cat("layer ", s.layer, ": ", s.format, " is skipped: ", s.reason, "\n"));
+    notes.push_back(
+        cat("layer ", s.layer, ": ", s.format,
+            bars && s.barred ? " is skipped, its bar MISSED: " : " is skipped: ", s.reason, "\n"));
   for (const std::string& notice : result.notices) notes.push_back(notice + "\n");
   return heading(result) + table.str() + join(notes, "") + rules_text();
 }

@@ -15,9 +15,9 @@ namespace {
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (file) text << file.rdbuf();
-  require(bool(file) && bool(text), "file ", path, " cannot be read (", std::strerror(errno),
-          "); name a file that bench --json wrote");
+  if (file.is_open() && file.peek() != std::char_traits<char>::eof()) text << file.rdbuf();
+  require(file.is_open() && !file.bad() && bool(text), "file ", path, " cannot be read (",
+          std::strerror(errno), "); name a file that bench --json wrote");
   return text.str();
 }
 
@@ -58,7 +58,7 @@ Answer run_command(Arguments& args) {
   bool json = false;
   args.positional("A.json", options.before_name, "The result before");
   args.positional("B.json", options.after_name, "The result after");
-  args.positive("--noise", noise, "Least change that counts, as a share (default 0.05)");
+  args.not_negative("--noise", noise, "Least change that counts, as a share (default 0.05)");
   args.toggle("--across-machines", options.across_machines,
               "Compares results of different machines all the same");
   args.toggle("--json", json, "Print JSON");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <fstream>
 
 #include "cli/bench_json.h"
 #include "cli/command.h"
@@ -32,9 +31,14 @@ struct BenchLayerFlags {
     args.words(
         "--routing", [this](const std::string& v) { take_routing(v); },
         "How tokens spread over experts: uniform (default), zipf, one", "SKEW,...");
+    args.words(
+        "--state", [this](const std::string& v) { take_state(v); },
+        "States of the caches to time: cold, warm; both by default", "STATE,...");
     args.positive("--seconds", seconds, "Time for the calls of a row and cache state (default 2)");
-    args.toggle("--bars", bars,
-                "Holds each row to its bar, for the shapes that have one; a miss exits with 1");
+    args.toggle(
+        "--bars", bars,
+        "Holds each row to its bar, for the shapes that have one; a miss, and a format with "
+        "a bar that cannot be built, exit with 1");
     args.text("--search", search, "Ranks leaves and settings (not built yet)", "AXES");
     args.toggle("--json", json, "Print JSON");
   }
@@ -46,6 +50,8 @@ struct BenchLayerFlags {
     require(options.formats.empty() || !source.build.build.format,
             "--format and --formats are both given; keep one");
     source.fill(options.source);
+    require(!bars || options.cold,
+            "--bars holds cold calls, and --state leaves them out; add cold");
     if (seconds) options.seconds = *seconds;
   }
 
@@ -69,13 +75,15 @@ struct BenchLayerFlags {
     options.routing.push_back(to_skew(word));
   }
 
-  bool routing_given_ = false;
-};
+  void take_state(const std::string& word) {
+    require(word == "cold" || word == "warm", "--state has '", word, "'; use cold, warm or both");
+    if (!state_given_) options.cold = options.warm = false;
+    state_given_ = true;
+    (word == "cold" ? options.cold : options.warm) = true;
+  }
 
-bool misses_bar(const BenchLayerResult& result) {
-  return std::any_of(result.rows.begin(), result.rows.end(),
-                     [](const BenchLayerRow& r) { return r.misses_bar(); });
-}
+  bool routing_given_ = false, state_given_ = false;
+};
 
 Answer run_command(Arguments& args) {
   BenchLayerFlags flags;
@@ -87,7 +95,7 @@ Answer run_command(Arguments& args) {
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);
   status.wipe();
-  const int exit = result.ok && !(flags.bars && misses_bar(result)) ? kOk : kFailed;
+  const int exit = result.ok && !(flags.bars && result.misses_bar()) ? kOk : kFailed;
   if (!flags.json) return {exit, bench_layer_text(result, flags.bars)};
   Json body = record_json({std::string(kSchema), args.line()});
   body.update(bench_layer_json(result));

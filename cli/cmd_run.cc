@@ -40,29 +40,30 @@ RunResult run_layers(const RunFlags& flags) {
 
 Json to_json(const Measurement& m) {
   Json out = m.checkpoint.empty() ? Json{{"preset", m.preset}} : Json{{"checkpoint", m.checkpoint}};
-  out.update(Json{{"layer", m.layer},
-                  {"format", show_format(m.format)},
-                  {"activations", m.activations},
-                  {"leaf", m.leaf},
-                  {"device", m.device},
-                  {"ranks", m.ranks},
-                  {"parallel", m.parallel},
-                  {"strategy", m.strategy},
-                  {"tokens", m.tokens},
-                  {"checked_tokens", m.checked_tokens},
-                  {"distinct_experts", m.distinct_experts},
-                  {"calls", m.calls},
-                  {"time_us", {{"p50", m.time_p50}, {"p90", m.time_p90}, {"p99", m.time_p99}}},
-                  {"router_time_us", {{"p50", m.router_time_p50}}},
-                  {"gbps", m.gbps},
-                  {"gflops", m.gflops},
-                  {"roof", {{"gbps", m.roof_gbps}, {"gflops", m.roof_gflops}}},
-                  {"share_of_roof", m.share_of_roof},
-                  {"rel_l2", m.rel_l2},
-                  {"budget", m.budget},
-                  {"expert_tokens", m.expert_tokens},
-                  {"ok", m.ok},
-                  {"notices", m.notices}});
+  out.update(Json{
+      {"layer", m.layer},
+      {"format", show_format(m.format)},
+      {"activations", m.activations},
+      {"leaf", m.leaf},
+      {"device", m.device},
+      {"ranks", m.ranks},
+      {"parallel", m.parallel},
+      {"strategy", m.strategy},
+      {"tokens", m.tokens},
+      {"checked_tokens", m.checked_tokens},
+      {"distinct_experts", m.distinct_experts},
+      {"calls", m.calls},
+      {"time_us", {{"p50", m.time_p50}, {"p90", m.time_p90}, {"p99", m.time_p99}}},
+      {"router_time_us", {{"p50", m.router_time_p50}}},
+      {"gbps", m.gbps},
+      {"gflops", m.gflops},
+      {"roof", {{"gbps", m.roof_gbps}, {"gflops", m.roof_gflops}, {"samples", m.roof_samples}}},
+      {"share_of_roof", m.share_of_roof},
+      {"rel_l2", m.rel_l2},
+      {"budget", m.budget},
+      {"expert_tokens", m.expert_tokens},
+      {"ok", m.ok},
+      {"notices", m.notices}});
   return out;
 }
 
@@ -79,7 +80,7 @@ std::string heading(const Measurement& m) {
              ", activations ", m.activations, "\n", "on       ", m.device, ", ", m.ranks,
              m.ranks == 1 ? " rank, " : " ranks, ", m.parallel, ", strategy ", m.strategy, "\n",
              "roof     ", fixed(m.roof_gbps, 1), " GB/s, ", fixed(m.roof_gflops, 0),
-             " GFLOP/s, measured\n");
+             " GFLOP/s, measured before and after\n");
 }
 
 std::string text_of(const RunResult& result) {

@@ -41,9 +41,14 @@ def heading(title, result):
             f"({result['commit']}), {result['date'][:10]}.")
 
 
+def figures(row):
+    """What the columns show: the cold calls, or the warm ones where only those were timed."""
+    return row.get("cold") or row["warm"]
+
+
 def share(row):
     """The share of the roof, beside the bar that it is held to."""
-    reached = f"{row['cold']['share_of_roof']:.2f}"
+    reached = f"{figures(row)['share_of_roof']:.2f}"
     if "bar" not in row:
         return reached
     bar = f"{row['bar']['share_of_roof']:.2f}"
@@ -59,15 +64,18 @@ def layer(result):
     first = result["measurements"][0]
     rows = []
     for r in result["measurements"]:
-        cold, time = r["cold"], r["cold"]["time_us"]
+        cold, time = figures(r), figures(r)["time_us"]
+        warm = f"{r['warm']['time_us']['p50']:.0f}" if "warm" in r else "-"
         error = f"{r['rel_l2']:.1e}" if r["ok"] else f"**{r['rel_l2']:.1e}, wrong**"
         rows.append((f"`{r['format']}`", str(r["tokens"]), r["routing"], str(cold["distinct_experts"]),
                      f"{time['p50']:.0f}", f"{time['p90']:.0f}", f"{time['p99']:.0f}", f"{time['min']:.0f}",
-                     f"{r['warm']['time_us']['p50']:.0f}", f"{cold['gbps']:.1f}", f"{cold['gflops']:.0f}", share(r),
+                     warm, f"{cold['gbps']:.1f}", f"{cold['gflops']:.0f}", share(r),
                      f"{r['router_time_us']['p50']:.0f}", error))
-    heads = ("format", ">tokens", "routing", ">experts", ">cold p50 µs", ">p90", ">p99", ">min", ">warm p50 µs", ">GB/s",
+    state = "cold" if "cold" in first else "warm"
+    heads = ("format", ">tokens", "routing", ">experts", f">{state} p50 µs", ">p90", ">p99", ">min", ">warm p50 µs", ">GB/s",
              ">GFLOP/s", ">share of roof", ">router µs", ">rel L2")
-    text = [heading(f"One layer of {first.get('preset') or first['checkpoint']}, {first['threads']} threads", result),
+    changed = "".join(f", {o}" for o in first.get("overrides", []))
+    text = [heading(f"One layer of {first.get('preset') or first['checkpoint']}{changed}, {first['threads']} threads", result),
             f"Roof of the session: {roof['gbps']:.1f} GB/s, {roof['gflops']:.0f} GFLOP/s ({roof['samples']} samples, "
             f"drift {drift(roof, 'gbps')} and {drift(roof, 'gflops')}).", table(heads, rows)]
     for s in result["skipped"]:

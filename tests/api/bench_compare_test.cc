@@ -111,6 +111,20 @@ TEST(Compare, ColdAndWarmAreRowsOfTheirOwn) {
   EXPECT_EQ(c.rows[1].change, Change::kSlower);
 }
 
+TEST(Compare, AnotherLayerOrDeviceIsAnotherRow) {
+  const Json plain = row("bf16", 1, state(100, 100));
+  Json fewer = plain, gpu = plain, none = plain;
+  fewer["overrides"] = {"top_k 1", "without shared"};
+  gpu["device"] = "cuda";
+  none["overrides"] = Json::array();
+  EXPECT_THAT(refusal(file({plain}), file({fewer})), HasSubstr("no row in common"));
+  EXPECT_THAT(refusal(file({plain}), file({gpu})), HasSubstr("no row in common"));
+  EXPECT_TRUE(compare(file({plain}), file({none})).ok) << "files of before there were overrides";
+  const Comparison both = compare(file({plain, fewer}), file({fewer, none}));
+  EXPECT_EQ(both.rows.size(), 2u);
+  EXPECT_THAT(both.only_after, IsEmpty());
+}
+
 TEST(Compare, ListsWhatOnlyOneFileHolds) {
   const Comparison c = compare(file({row("bf16", 1, state(1, 1)), row("bf16", 8, state(1, 1))}),
                                file({row("bf16", 8, state(1, 1)), row("nvfp4", 1, state(1, 1))}));

@@ -7,6 +7,7 @@
 #include "switchyard/api/bench.h"
 #include "switchyard/api/bench_bars.h"
 #include "switchyard/api/bench_routing.h"
+#include "switchyard/api/bench_session.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/resolve/probe.h"
@@ -62,19 +63,21 @@ TEST_F(BenchLayer, EveryRowIsTimedColdAndWarmAndChecked) {
     EXPECT_EQ(r.flops, 2.0 * 3 * 128 * 96 * 2 * double(r.tokens));
     EXPECT_FALSE(r.bar) << "tiny has none";
     EXPECT_GT(r.router_p50, 0);
-    for (const CacheState* s : {&r.cold, &r.warm}) {
-      EXPECT_GE(s->time.samples, 5);
-      EXPECT_GT(s->time.least, 0);
-      EXPECT_LE(s->time.least, s->time.p50);
-      EXPECT_LE(s->time.p50, s->time.p90);
-      EXPECT_LE(s->time.p90, s->time.p99);
-      EXPECT_EQ(s->distinct_experts,
-                r.routing == RoutingSkew::kOne || r.tokens == 1 ? 2 : s->distinct_experts);
-      const LayerCost cost{double(s->distinct_experts * r.expert_bytes), r.flops};
-      EXPECT_DOUBLE_EQ(s->gbps, cost.bytes / s->time.p50 * 1e-3);
-      EXPECT_DOUBLE_EQ(s->gflops, cost.flops / s->time.p50 * 1e-3);
-      EXPECT_DOUBLE_EQ(s->share_of_roof,
-                       std::max(s->gbps / result.roof.gbps, s->gflops / result.roof.gflops));
+    EXPECT_THAT(r.overrides, testing::IsEmpty());
+    for (const std::optional<CacheState>* s : {&r.cold, &r.warm}) {
+      ASSERT_TRUE(*s);
+      EXPECT_GE((*s)->time.samples, 5);
+      EXPECT_GT((*s)->time.least, 0);
+      EXPECT_LE((*s)->time.least, (*s)->time.p50);
+      EXPECT_LE((*s)->time.p50, (*s)->time.p90);
+      EXPECT_LE((*s)->time.p90, (*s)->time.p99);
+      EXPECT_EQ((*s)->distinct_experts,
+                r.routing == RoutingSkew::kOne || r.tokens == 1 ? 2 : (*s)->distinct_experts);
+      const LayerCost cost{double((*s)->distinct_experts * r.expert_bytes), r.flops};
+      EXPECT_DOUBLE_EQ((*s)->gbps, cost.bytes / (*s)->time.p50 * 1e-3);
+      EXPECT_DOUBLE_EQ((*s)->gflops, cost.flops / (*s)->time.p50 * 1e-3);
+      EXPECT_DOUBLE_EQ((*s)->share_of_roof,
+                       std::max((*s)->gbps / result.roof.gbps, (*s)->gflops / result.roof.gflops));
     }
   }
   EXPECT_EQ(result.rows[0].expert_bytes, 3 * 128 * 96 * 2);
@@ -109,6 +112,116 @@ TEST_F(BenchLayer, SkipsWhatCannotBeBuiltUnlessNothingElseIsAsked) {
   EXPECT_TRUE(bench_layer(options_).ok) << "a good call after";
 }
 
+TEST_F(BenchLayer, TimesTheAskedStatesAlone) {
+  options_.tokens = {2};
+  options_.cold = false;
+  const BenchLayerResult warm = bench_layer(options_);
+  EXPECT_FALSE(warm.rows[0].cold);
+  ASSERT_TRUE(warm.rows[0].warm);
+  EXPECT_GT(warm.rows[0].warm->share_of_roof, 0);
+  std::swap(options_.cold, options_.warm);
+  const BenchLayerResult cold = bench_layer(options_);
+  EXPECT_FALSE(cold.rows[0].warm);
+  ASSERT_TRUE(cold.rows[0].cold);
+  EXPECT_GT(cold.rows[0].cold->share_of_roof, 0);
+}
+
+TEST_F(BenchLayer, SaysWhatDiffersFromThePreset) {
+  options_.tokens = {2};
+  options_.cold = false;
+  options_.source.build.top_k = 3;
+  options_.source.build.routed_scaling_factor = 2.5f;
+  options_.source.build.with_shared = false;
+  const BenchLayerResult result = bench_layer(options_);
+  EXPECT_THAT(result.rows[0].overrides,
+              testing::ElementsAre("top_k 3", "factor 2.5", "without shared"));
+}
+
+TEST_F(BenchLayer, AnErrorOfTheBuildKeepsItsKind) {
+  options_.formats = {"none", "nvfp4"};
+  options_.source.build.leaf = "no.such.leaf";
+  EXPECT_THROW(bench_layer(options_), UsageError);
+  options_.source.build.leaf = "";
+  options_.source.build.slots = 9;
+  EXPECT_THROW(bench_layer(options_), CannotServe) << "all are skipped: the first one's error";
+  options_.source.build.slots = 0;
+  Environment blind = small_machine();
+  blind.num_gpus = 0;
+  {
+    const resolve::ScopedEnvironment scope(blind);
+    options_.source.build.device = Device::kCuda;
+    EXPECT_THROW(bench_layer(options_), DeviceError);
+    options_.source.build.device.reset();
+  }
+  options_.cold = false;
+  EXPECT_TRUE(bench_layer(options_).ok);
+}
+
+TEST(Bars, ASkippedFormatMissesTheBarThatItHas) {
+  const auto skipped = [](bool barred) {
+    BenchLayerResult r;
+    r.skipped.push_back({0, "nvfp4", "too large", barred});
+    return r;
+  };
+  EXPECT_TRUE(skipped(true).misses_bar());
+  EXPECT_FALSE(skipped(false).misses_bar());
+  BenchLayerResult row;
+  row.rows.emplace_back();
+  row.rows[0].cold.emplace().share_of_roof = 0.5;
+  row.rows[0].bar = 0.4;
+  EXPECT_FALSE(row.misses_bar());
+  row.rows[0].bar = 0.6;
+  EXPECT_TRUE(row.misses_bar());
+  row.rows[0].cold.reset();
+  EXPECT_FALSE(row.misses_bar());
+}
+
+TEST_F(BenchLayer, TheBuildDecidesWhatIsBarred) {
+  BenchLayerOptions o = options_;
+  o.source.preset = "qwen3-30b-a3b";
+  EXPECT_TRUE(has_bar(o, "nvfp4"));
+  EXPECT_TRUE(has_bar(o, "bf16")) << "another name of none";
+  const auto changed = [&](auto change) {
+    BenchLayerOptions c = o;
+    change(c);
+    return has_bar(c, "nvfp4");
+  };
+  EXPECT_FALSE(changed([](auto& c) { c.tokens = {2, 3}; }));
+  EXPECT_FALSE(changed([](auto& c) { c.cold = false; }));
+  EXPECT_FALSE(changed([](auto& c) { c.routing = {RoutingSkew::kZipf}; }));
+  EXPECT_FALSE(changed([](auto& c) { c.source.preset = "tiny"; }));
+  EXPECT_FALSE(changed([](auto& c) { c.source.preset = "gpt-oss-20b"; }));
+  EXPECT_FALSE(changed([](auto& c) { c.source.checkpoint = "x"; }));
+  EXPECT_FALSE(changed([](auto& c) { c.source.build.top_k = 4; }));
+  EXPECT_FALSE(changed([](auto& c) { c.source.build.activations = ActivationMode::kBf16; }));
+}
+
+TEST(Streams, FollowTheCacheWithinLimits) {
+  constexpr std::size_t kMiB = std::size_t(1) << 20;
+  const auto sizes = [](std::int64_t l3_mib, std::int64_t memory_mib) {
+    Environment env = environment();
+    env.l3_bytes = l3_mib << 20;
+    env.memory_bytes = memory_mib << 20;
+    return std::pair(cold_flush_bytes(env) / kMiB, roof_stream_bytes(env) / kMiB);
+  };
+  EXPECT_EQ(sizes(1, 1 << 20), std::pair(std::size_t(64), std::size_t(512)));
+  EXPECT_EQ(sizes(100, 1 << 20), std::pair(std::size_t(200), std::size_t(512)));
+  EXPECT_EQ(sizes(150, 1 << 20), std::pair(std::size_t(300), std::size_t(600)));
+  EXPECT_EQ(sizes(480, 1 << 20), std::pair(std::size_t(512), std::size_t(1024)));
+  EXPECT_EQ(sizes(480, 1024), std::pair(std::size_t(128), std::size_t(128)));
+  EXPECT_EQ(sizes(480, 16), std::pair(std::size_t(64), std::size_t(64)));
+}
+
+TEST_F(BenchLayer, SaysWhenTheFlushIsSmallerThanTheCache) {
+  Environment large = small_machine();
+  large.l3_bytes = std::int64_t(300) << 20;
+  const resolve::ScopedEnvironment scope(large);
+  options_.tokens = {1};
+  const BenchLayerResult result = bench_layer(options_);
+  EXPECT_EQ(result.flush_bytes, std::int64_t(128) << 20);
+  EXPECT_THAT(result.notices, testing::Contains(HasSubstr("128 MiB, less than")));
+}
+
 TEST_F(BenchLayer, RefusesWhatCannotBeTimed) {
   const auto refused = [this](auto change) {
     BenchLayerOptions o = options_;
@@ -120,7 +233,8 @@ TEST_F(BenchLayer, RefusesWhatCannotBeTimed) {
   EXPECT_THAT(refused([](auto& o) { o.routing = {}; }), HasSubstr("no tokens or no routing"));
   EXPECT_THAT(refused([](auto& o) { o.seconds = 0; }), HasSubstr("seconds = 0"));
   EXPECT_THAT(refused([](auto& o) { o.formats = {"nvfp5"}; }), HasSubstr("nvfp5"));
-  EXPECT_THAT(refused([](auto& o) { o.source.layer = 3; }), HasSubstr("--layer"));
+  EXPECT_THAT(refused([](auto& o) { o.source.layer = 3; }), HasSubstr("layer = 3 belongs to"));
+  EXPECT_THAT(refused([](auto& o) { o.cold = o.warm = false; }), HasSubstr("neither cold nor"));
   EXPECT_TRUE(bench_layer(options_).ok);
 }
 
@@ -169,6 +283,30 @@ TEST(BenchRouting, EveryMethodAgreesWithTheOracle) {
     EXPECT_EQ(c.top_k, c.method == RoutingMethodType::kLlama4 ? 1 : 2);
     EXPECT_GE(c.time.samples, 5);
   }
+}
+
+TEST(BenchRouting, WrongNumbersAreNotOk) {
+  const float nan = std::nanf("");
+  const std::vector<float> good = {1, 2, 3}, off = {1, 2.5f, 2.75f};
+  EXPECT_EQ(largest_distance(good, off), 0.5);
+  for (std::size_t at = 0; at < 3; ++at) {
+    std::vector<float> bad = good;
+    bad[at] = nan;
+    EXPECT_TRUE(std::isnan(largest_distance(bad, good))) << at;
+    EXPECT_TRUE(std::isnan(largest_distance(off, bad))) << at;
+  }
+  RouterGemmRow g;
+  RouteChoiceRow c;
+  EXPECT_TRUE(g.ok() && c.ok());
+  for (double wrong : {1.0, double(nan), HUGE_VAL}) {
+    g.max_error = c.max_weight_error = wrong;
+    EXPECT_FALSE(g.ok()) << wrong;
+    EXPECT_FALSE(c.ok()) << wrong;
+  }
+  c.max_weight_error = 0;
+  EXPECT_TRUE(c.ok());
+  c.differing = 1;
+  EXPECT_FALSE(c.ok());
 }
 
 TEST(BenchRouting, RefusesByName) {

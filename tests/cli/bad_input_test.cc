@@ -117,6 +117,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"bench", "layer", "--slots", "9"}, {"slots = 9", "not built"}, 1},
         Case{{"bench", "layer", "--comm", "nccl"}, {"nccl cannot serve"}, 1},
         Case{{"bench", "layer", "--device", "cuda"}, {"cuda"}, 3},
+        Case{{"bench", "layer", "--formats", "all", "--device", "cuda"}, {"cuda"}, 3},
+        Case{{"bench", "layer", "--formats", "all", "--slots", "9"}, {"slots = 9", "not built"}, 1},
+        Case{{"bench", "layer", "--formats", "all", "--leaf", "no.leaf"}, {"no.leaf"}},
+        Case{{"bench", "layer", "--state", "hot"}, {"--state has 'hot'", "cold, warm"}},
+        Case{{"bench", "layer", "--state", "warm", "--bars"}, {"--bars holds cold calls"}},
         Case{{"bench", "layer", "7"}, {"'7' is one too many"}},
         Case{{"bench", "routing", "--methods", "TopQ"}, {"routing method 'TopQ'", "TopK"}},
         Case{{"bench", "routing", "--methods", "TopK,topk"}, {"TopK twice"}},
@@ -133,6 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"bench", "compare", "/", "b"}, {"/ cannot be read"}},
         Case{{"bench", "compare", data("mixtral/config.json"), data("mixtral/config.json")},
              {"config.json is no result"}},
+        Case{{"bench", "compare", "/dev/null", "/dev/null"}, {"/dev/null is no result"}},
+        Case{{"bench", "compare", "a", "b", "--noise", "-1"}, {"--noise = '-1'", "from 0 on"}},
         Case{{"bench", "compare", "a", "b", "--noise", "x"}, {"--noise = 'x'"}}));
 
 INSTANTIATE_TEST_SUITE_P(

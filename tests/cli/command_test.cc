@@ -141,16 +141,17 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
   EXPECT_EQ(json["command"], "switchyard bench layer --seconds 0.001 --tokens 2 --json");
   const Json& row = json["measurements"][0];
   EXPECT_EQ(keys(row),
-            (Keys{"preset",         "layer",        "format", "activations", "tokens",
-                  "routing",        "leaf",         "device", "isa",         "threads",
-                  "expert_bytes",   "packed_bytes", "cold",   "warm",        "router_time_us",
-                  "checked_tokens", "rel_l2",       "budget", "ok",          "notices"}));
+            (Keys{"preset",         "layer",          "format",       "activations", "tokens",
+                  "overrides",      "routing",        "leaf",         "device",      "isa",
+                  "threads",        "expert_bytes",   "packed_bytes", "cold",        "warm",
+                  "router_time_us", "checked_tokens", "rel_l2",       "budget",      "ok",
+                  "notices"}));
   EXPECT_EQ(keys(row["cold"]),
             (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof"}));
   EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
   const std::string path = testing::TempDir() + "switchyard_bench.json";
   std::ofstream(path) << json;
-  const Json same = json_of({"bench", "compare", path, path});
+  const Json same = json_of({"bench", "compare", path, path, "--noise", "0"});
   EXPECT_EQ(keys(same), with_header({"ok", "compared", "rule", "rows", "only_before", "only_after",
                                      "notices"}));
   EXPECT_EQ(same["rows"].size(), 2u);
@@ -325,7 +326,8 @@ TEST(JsonKeys, Run) {
   EXPECT_EQ(m["tokens"], 3);
   EXPECT_EQ(m["checked_tokens"], 3);
   EXPECT_EQ(keys(m["time_us"]), (Keys{"p50", "p90", "p99"}));
-  EXPECT_EQ(keys(m["roof"]), (Keys{"gbps", "gflops"}));
+  EXPECT_EQ(keys(m["roof"]), (Keys{"gbps", "gflops", "samples"}));
+  EXPECT_EQ(m["roof"]["samples"], 6) << "taken before and after the calls";
   measurement.erase("preset");
   measurement.insert("checkpoint");
   json = json_of({"run", "--checkpoint", data("mixtral"), "--tokens", "9", "--threads", "2"});

@@ -54,6 +54,17 @@ class Render(unittest.TestCase):
         self.assertIn("| 0.61 of 0.50 |", met)
         self.assertNotIn("**", met)
 
+    def test_a_row_without_a_state_and_with_overrides(self):
+        warm = layer_row(warm={**layer_row()["cold"], "time_us": times(777.0)}, overrides=["top_k 4"])
+        del warm["cold"]
+        text = render_benchmarks.render([layer_result(warm)])
+        self.assertIn("| `nvfp4` | 8 | uniform | 55 | 777 | 855 | 932 | 699 | 777 |", text)
+        self.assertIn(" warm p50 µs | p90 ", text)
+        self.assertIn("One layer of tiny, top_k 4, 2 threads", text)
+        cold = layer_row()
+        del cold["warm"]
+        self.assertIn("| 1111 | - | 12.3 |", render_benchmarks.render([layer_result(cold)]))
+
     def test_skipped_formats_are_named(self):
         result = {**layer_result(layer_row()), "skipped": [{"format": "bf16", "reason": "too large", "layer": 0}]}
         self.assertIn("`bf16` is skipped: too large", render_benchmarks.render([result]))
@@ -114,7 +125,7 @@ class Command(unittest.TestCase):
         if "SWITCHYARD_COMMAND" not in os.environ:
             self.skipTest("no command is given")
         command = os.environ["SWITCHYARD_COMMAND"]
-        for kind in (["layer", "--tokens", "2"], ["routing", "--preset", "tiny", "--tokens", "2"]):
+        for kind in (["layer", "--state", "warm", "--tokens", "2"], ["routing", "--preset", "tiny", "--tokens", "2"]):
             done = subprocess.run([command, "bench", *kind, "--seconds", "0.001", "--json"], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("| 2 |", render_benchmarks.render([json.loads(done.stdout)]))

@@ -18,7 +18,8 @@ struct BenchLayerOptions {
   std::vector<std::string> formats;  // empty: the layer's own
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};
   std::vector<RoutingSkew> routing = {RoutingSkew::kUniform};
-  double seconds = 2;  // of calls per row and cache state; five calls are made in any case
+  bool cold = true, warm = true;  // the states of the caches that are timed, one at least
+  double seconds = 2;             // per row and cache state; five calls are made in any case
   std::function<void(const std::string& what)> progress;
 };
 
@@ -42,11 +43,12 @@ struct BenchLayerRow {
   std::string preset, checkpoint;
   std::int64_t layer = 0;
   std::string format, activations, leaf, device, isa;
+  std::vector<std::string> overrides;  // what differs from the preset or checkpoint: "top_k 4"
   RoutingSkew routing = RoutingSkew::kUniform;
   std::int64_t threads = 0, tokens = 0, checked_tokens = 0;
   std::int64_t expert_bytes = 0, packed_bytes = 0;
-  double flops = 0;  // of a call
-  CacheState cold, warm;
+  double flops = 0;                      // of a call
+  std::optional<CacheState> cold, warm;  // those that were asked for
   double router_p50 = 0;  // µs, the router's GEMM and the choice, not part of the times
   double rel_l2 = 0, budget = 0;
   std::optional<double> bar;  // share of the roof that the cold p50 is held to
@@ -54,13 +56,14 @@ struct BenchLayerRow {
   std::vector<std::string> notices;
 
   /// True when there is a bar and the cold p50 is below it.
-  bool misses_bar() const { return bar && cold.share_of_roof < *bar; }
+  bool misses_bar() const { return bar && cold && cold->share_of_roof < *bar; }
 };
 
 /// A format that could not be built, and why.
 struct SkippedFormat {
   std::int64_t layer = 0;
   std::string format, reason;
+  bool barred = false;  // a row of it would have been held to a bar
 };
 
 /// Units: 10^9 bytes or operations per second.
@@ -77,6 +80,9 @@ struct BenchLayerResult {
   MeasuredRoof roof, roof_start,
       roof_end;  // 0.9 quantile of all samples; medians of first and last
   std::int64_t roof_samples = 0, flush_bytes = 0;
+
+  /// True when a row is below its bar, or when a format that has one could not be built.
+  bool misses_bar() const;
 };
 
 /// How the figures count, in sentences; they go with every result.
@@ -86,10 +92,15 @@ struct BenchRules {
 /// The rules of `bench layer`.
 const BenchRules& bench_rules();
 
+/// True when a row of this format would be held to a bar: the shape has one for some of the tokens,
+/// under uniform routing, cold caches and no overrides.
+bool has_bar(const BenchLayerOptions& options, const std::string& format);
+
 /// Times layers with cold and warm caches against the roof of the same session. A layer is built
 /// once per format and freed before the next.
-/// Errors: UsageError, one line; CannotServe; with several formats one that cannot be built is
-///         skipped with its reason, unless all are.
+/// Errors: UsageError, one line; CannotServe; DeviceError; with several formats one that cannot be
+///         built is skipped with its reason (a failing device is not), unless all are: then the
+///         first one's error is thrown.
 BenchLayerResult bench_layer(const BenchLayerOptions& options);
 
 }  // namespace switchyard

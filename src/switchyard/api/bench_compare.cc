@@ -25,7 +25,7 @@ const std::vector<Kind>& kinds() {
       {"switchyard.bench.layer.1",
        {"measurements"},
        {"preset", "checkpoint", "layer", "format", "activations", "tokens", "routing", "leaf",
-        "threads"},
+        "device", "threads", "overrides"},
        {"cold", "warm"}},
       {"switchyard.bench.routing.1",
        {"gemm", "choice"},
@@ -81,7 +81,8 @@ const Kind& kind_of(const std::string& schema) {
 void add_row(const Kind& kind, const Json& row, Result& out) {
   std::vector<std::string> words;
   for (const std::string& key : kind.keys)
-    if (row.contains(key)) words.push_back(cat(key, " ", word_of(row[key])));
+    if (row.contains(key) && !(row[key].is_array() && row[key].empty()))
+      words.push_back(cat(key, " ", word_of(row[key])));
   require(!words.empty(), "it has a row that says of nothing what it is");
   for (const std::string& state : kind.states) {
     if (!row.contains(state)) continue;

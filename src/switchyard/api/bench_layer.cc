@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <optional>
 
 #include "switchyard/api/bench.h"
 #include "switchyard/api/bench_bars.h"
+#include "switchyard/api/bench_session.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/machine.h"
@@ -19,57 +21,7 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kMiB = std::int64_t(1) << 20;
-constexpr int kMinCalls = 5, kMaxCalls = 500, kRouterCalls = 5, kEdgeSamples = 5, kRowSamples = 2;
-
-/// The rates of this machine and the buffer that pushes a layer out of its caches.
-class Session {
- public:
-  explicit Session(int threads)
-      : env_(environment()),
-        pool_(threads > 0 ? threads : std::clamp(env_.num_cpus, 1, 1024)),
-        buffer_(buffer_size(env_)),
-        meter_(pool_, running_tier(env_), touched(buffer_)),
-        flusher_(pool_, running_tier(env_), buffer_.bytes().first(flush_size(env_))) {
-    meter_.sample(kEdgeSamples);
-  }
-
-  const Environment& env() const { return env_; }
-  void sample() { meter_.sample(kRowSamples); }
-  void flush() { flusher_.flush(); }
-
-  void finish(BenchLayerResult& out) {
-    meter_.sample(kEdgeSamples);
-    const auto copy = [](const tune::Roof& r) { return MeasuredRoof{r.gbps, r.gflops}; };
-    out.roof = copy(meter_.roof());
-    out.roof_start = copy(meter_.early(kEdgeSamples));
-    out.roof_end = copy(meter_.late(kEdgeSamples));
-    out.roof_samples = meter_.samples();
-    out.flush_bytes = std::int64_t(flush_size(env_));
-  }
-
- private:
-  // A second look at a smaller buffer would partly find it in the cache; more than an eighth of the
-  // memory is not ours to take.
-  static std::size_t buffer_size(const Environment& env) {
-    const std::int64_t most = std::max(64 * kMiB, env.memory_bytes / 8);
-    return std::size_t(std::min(std::max(512 * kMiB, 4 * env.l3_bytes), most) / kMiB * kMiB);
-  }
-  static std::size_t flush_size(const Environment& env) {
-    const std::int64_t twice = std::max(64 * kMiB, 2 * env.l3_bytes) / kMiB * kMiB;
-    return std::min(buffer_size(env), std::size_t(twice));
-  }
-  // Untouched pages are all the same zero page, which no cache feels.
-  static std::span<const std::byte> touched(HostBuffer& buffer) {
-    std::fill(buffer.bytes().begin(), buffer.bytes().end(), std::byte(1));
-    return buffer.bytes();
-  }
-
-  Environment env_;
-  ThreadPool pool_;
-  HostBuffer buffer_;
-  tune::RoofMeter meter_, flusher_;
-};
+constexpr int kMinCalls = 5, kMaxCalls = 500, kRouterCalls = 5;
 
 TimeSummary summarise(const std::vector<double>& times) {
   return {.p50 = tune::percentile(times, 0.5),
@@ -79,7 +31,8 @@ TimeSummary summarise(const std::vector<double>& times) {
           .samples = std::int64_t(times.size())};
 }
 
-/// Makes calls until the seconds are spent; `next` runs before each and is not timed.
+/// Makes calls until the seconds are spent, what `next` takes included: it runs before each call
+/// and is no part of the call's time.
 template <class Next>
 CacheState time_state(LayerCall& call, double seconds, Next&& next) {
   std::vector<double> times, distinct;
@@ -94,23 +47,37 @@ CacheState time_state(LayerCall& call, double seconds, Next&& next) {
           .distinct_experts = std::int64_t(tune::percentile(distinct, 0.5))};
 }
 
+/// What makes the layer another one than its preset or checkpoint says.
+std::vector<std::string> overrides_of(const BuildOptions& o, bool fused) {
+  std::vector<std::string> out;
+  if (o.top_k) out.push_back(cat("top_k ", *o.top_k));
+  if (o.routed_scaling_factor) out.push_back(cat("factor ", *o.routed_scaling_factor));
+  if (!o.with_shared) out.emplace_back("without shared");
+  if (o.with_parallel_mlp) out.emplace_back("with parallel mlp");
+  if (fused) out.emplace_back("fused shared");
+  return out;
+}
+
 /// One built layer.
 class LayerBench {
  public:
-  LayerBench(const MoeLayer& layer, const BenchLayerOptions& o, Session& session)
+  LayerBench(const MoeLayer& layer, const BenchLayerOptions& o, BenchSession& session)
       : layer_(layer), o_(o), session_(session) {}
 
   BenchLayerRow row(std::int64_t tokens, RoutingSkew routing) {
     BenchLayerRow r = described(tokens, routing);
     LayerCall call(layer_, {tokens, routing, o_.source.seed});
     check(call, r);
-    r.cold = time_state(call, o_.seconds, [&](std::int64_t i) {
-      session_.flush();
-      call.prepare(i);
-    });
-    call.prepare(1);
-    call.forward();  // what the cold calls left behind is not warm
-    r.warm = time_state(call, o_.seconds, [](std::int64_t) {});
+    if (o_.cold)
+      r.cold = time_state(call, o_.seconds, [&](std::int64_t i) {
+        session_.flush();
+        call.prepare(i);
+      });
+    if (o_.warm) {
+      call.prepare(1);
+      call.forward();  // what other calls left behind is not warm
+      r.warm = time_state(call, o_.seconds, [](std::int64_t) {});
+    }
     std::vector<double> router;
     for (int i = 0; i < kRouterCalls; ++i) router.push_back(call.route());
     r.router_p50 = tune::percentile(router, 0.5);
@@ -125,6 +92,7 @@ class LayerBench {
     r.layer = layer_.impl().weights().layer;
     r.format = layer_.problem().format;
     r.activations = std::string(to_string(layer_.problem().activations));
+    r.overrides = overrides_of(o_.source.build, layer_.impl().options().fuse_shared);
     r.leaf = layer_.leaf();
     r.device = std::string(to_string(layer_.impl().options().leaf->device));
     r.isa = std::string(to_string(running_tier(session_.env())));
@@ -152,7 +120,7 @@ class LayerBench {
 
   const MoeLayer& layer_;
   const BenchLayerOptions& o_;
-  Session& session_;
+  BenchSession& session_;
 };
 
 /// Where the layers come from; each is built anew for each format.
@@ -160,7 +128,8 @@ class Source {
  public:
   explicit Source(const RunOptions& o) : o_(o) {
     if (o.checkpoint.empty()) {
-      require(!o.layer, "bench layer: --layer belongs to a checkpoint; a preset is one layer");
+      require(!o.layer, "bench layer: layer = ", o.layer.value_or(0),
+              " belongs to a checkpoint; a preset is one layer, leave it out");
       layers_ = {{0, make_preset(o.preset).hidden}};
       return;
     }
@@ -206,10 +175,11 @@ void finish_row(const MeasuredRoof& measured, BenchLayerRow& r) {
   const auto cost = [&](const CacheState& s) {
     return LayerCost{double(s.distinct_experts) * double(r.expert_bytes), r.flops};
   };
-  finish_state(r, cost(r.cold), roof, r.cold);
-  finish_state(r, cost(r.warm), roof, r.warm);
-  if (r.routing == RoutingSkew::kUniform && r.activations == "format")
-    r.bar = bar_of(r.preset, r.format, r.tokens, cost(r.cold));
+  for (std::optional<CacheState>* s : {&r.cold, &r.warm})
+    if (*s) finish_state(r, cost(**s), roof, **s);
+  if (r.cold && r.routing == RoutingSkew::kUniform && r.activations == "format" &&
+      r.overrides.empty())
+    r.bar = bar_of(r.preset, r.format, r.tokens, cost(*r.cold));
 }
 
 void check_options(const BenchLayerOptions& o) {
@@ -219,35 +189,79 @@ void check_options(const BenchLayerOptions& o) {
     require(tokens >= 1, "bench layer: tokens = ", tokens, "; a call of none has no time to take");
   require(o.seconds > 0 && o.seconds <= 3600, "bench layer: seconds = ", o.seconds,
           " is outside 0..3600");
+  require(o.cold || o.warm,
+          "bench layer: neither cold nor warm caches are to be timed; ask for "
+          "one at least");
   for (const std::string& format : o.formats) leaves::to_format(format);
 }
 
-void say(const BenchLayerOptions& o, const std::string& what) {
-  if (o.progress) o.progress(what);
-}
+/// Builds and times layer after layer.
+class Runner {
+ public:
+  Runner(const BenchLayerOptions& o, BenchLayerResult& out) : o_(o), source_(o.source), out_(out) {
+    out_.notices = source_.notices();
+  }
 
-/// All rows of one layer in one format; the layer is freed on return.
-void time_format(const Source& source, const Source::Entry& entry, const std::string& format,
-                 std::optional<Session>& session, const BenchLayerOptions& o,
-                 BenchLayerResult& out) {
-  say(o, cat("building layer ", entry.index, format.empty() ? "" : " in ", format));
-  const MoeLayer layer = source.build(entry, format);
-  if (!session) session.emplace(o.source.build.threads);  // a mistake answers before it measures
-  for (std::int64_t tokens : o.tokens)
-    for (RoutingSkew routing : o.routing) {
-      say(o, cat(show_format(layer.problem().format), ", ", tokens, " tokens"));
-      out.rows.push_back(LayerBench(layer, o, *session).row(tokens, routing));
-      session->sample();
+  void run(const std::vector<std::string>& formats) {
+    for (const Source::Entry& entry : source_.layers())
+      for (const std::string& format : formats)
+        if (const std::optional<MoeLayer> layer = build(entry, format, formats.size() > 1))
+          time(*layer);
+    if (out_.rows.empty()) std::rethrow_exception(first_);
+    session_->finish(out_);
+  }
+
+ private:
+  /// The layer; nothing when it is skipped. A device that fails is no property of the format.
+  std::optional<MoeLayer> build(const Source::Entry& entry, const std::string& format,
+                                bool may_skip) {
+    say(cat("building layer ", entry.index, format.empty() ? "" : " in ", format));
+    try {
+      return source_.build(entry, format);
+    } catch (const UsageError& e) {
+      if (!may_skip) throw;
+      skip(entry, format, e);
+    } catch (const CannotServe& e) {
+      if (!may_skip) throw;
+      skip(entry, format, e);
     }
-}
+    return std::nullopt;
+  }
+
+  void skip(const Source::Entry& entry, const std::string& format, const Error& why) {
+    if (!first_) first_ = std::current_exception();
+    out_.skipped.push_back({entry.index, format, why.what(), has_bar(o_, format)});
+  }
+
+  /// All rows of one layer in one format.
+  void time(const MoeLayer& layer) {
+    if (!session_) session_.emplace(o_.source.build.threads);  // a mistake answers first
+    for (std::int64_t tokens : o_.tokens)
+      for (RoutingSkew routing : o_.routing) {
+        say(cat(show_format(layer.problem().format), ", ", tokens, " tokens"));
+        out_.rows.push_back(LayerBench(layer, o_, *session_).row(tokens, routing));
+        session_->sample();
+      }
+  }
+
+  void say(const std::string& what) const {
+    if (o_.progress) o_.progress(what);
+  }
+
+  const BenchLayerOptions& o_;
+  Source source_;
+  BenchLayerResult& out_;
+  std::optional<BenchSession> session_;
+  std::exception_ptr first_;
+};
 
 }  // namespace
 
 const BenchRules& bench_rules() {
   static constexpr BenchRules rules{
       .cold =
-          "fresh routing for every call, after every thread has read other memory of twice the "
-          "last-level cache: neither weights nor workspace are in any cache",
+          "fresh routing for every call, after the threads have read other memory of twice the "
+          "last-level cache, 64 to 512 MiB: neither weights nor workspace are in any cache",
       .warm = "the same routing in call after call, nothing in between",
       .bytes =
           "GB/s counts the stored bytes of the distinct routed experts touched, scales "
@@ -260,33 +274,36 @@ const BenchRules& bench_rules() {
           "expert and finalize; the router's GEMM and choice are timed apart",
       .roof =
           "0.9 quantile of samples taken before, between and after the rows: one stream per "
-          "thread over more than the caches, and the tier's widest dot product in registers",
+          "thread over more than the caches, and the tier's bf16 dot product in registers (fp32 "
+          "below AVX-512), so that integer kernels can pass it",
       .bar =
           "share of the roof that the cold p50 is held to; one that was set in ms on another "
           "machine is carried over by its share of that machine's roof"};
   return rules;
 }
 
+bool has_bar(const BenchLayerOptions& o, const std::string& format) {
+  const BuildOptions& build = o.source.build;
+  if (!o.source.checkpoint.empty() || !o.cold || build.activations != ActivationMode::kFormat ||
+      !overrides_of(build, build.fuse_shared).empty() ||
+      std::find(o.routing.begin(), o.routing.end(), RoutingSkew::kUniform) == o.routing.end())
+    return false;
+  return std::any_of(o.tokens.begin(), o.tokens.end(), [&](std::int64_t tokens) {
+    return bar_of(o.source.preset, leaves::to_format(format), tokens, {1, 1}).has_value();
+  });
+}
+
+bool BenchLayerResult::misses_bar() const {
+  return std::any_of(rows.begin(), rows.end(), [](const auto& r) { return r.misses_bar(); }) ||
+         std::any_of(skipped.begin(), skipped.end(), [](const auto& s) { return s.barred; });
+}
+
 BenchLayerResult bench_layer(const BenchLayerOptions& o) {
   check_options(o);
-  const Source source(o.source);
   BenchLayerResult out;
-  out.notices = source.notices();
-  std::optional<Session> session;
   std::vector<std::string> formats = o.formats;
   if (formats.empty()) formats.push_back(o.source.build.format.value_or(""));
-  for (const Source::Entry& entry : source.layers())
-    for (const std::string& format : formats) {
-      try {
-        time_format(source, entry, format, session, o, out);
-      } catch (const Error& e) {
-        if (formats.size() == 1 || dynamic_cast<const InternalError*>(&e) != nullptr) throw;
-        out.skipped.push_back({entry.index, format, e.what()});
-      }
-    }
-  if (out.rows.empty())
-    throw UsageError(cat("no format can be built; the first says: ", out.skipped.front().reason));
-  session->finish(out);
+  Runner(o, out).run(formats);
   for (BenchLayerRow& row : out.rows) finish_row(out.roof, row);
   out.ok = std::all_of(out.rows.begin(), out.rows.end(), [](const auto& r) { return r.ok; });
   return out;

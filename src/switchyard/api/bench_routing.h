@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct RouterGemmRow {
   double ns_per_token = 0, naive_ns_per_token = 0;  // naive: double, one thread
   double gbps = 0;                                  // bytes of the fp32 router weight over the time
   double max_error = 0;                             // of a logit, against the naive one
+  /// The limit of max_error; logits have deviation 1.
+  static constexpr double kLimit = 1e-4;
+
+  /// True when every logit is right; a NaN is not.
+  bool ok() const { return max_error <= kLimit; }
 };
 
 /// The choice of one method from given logits.
@@ -41,6 +47,11 @@ struct RouteChoiceRow {
   // and differ although the gap was wide.
   std::int64_t checked = 0, agreeing = 0, near_tie = 0, differing = 0;
   double max_weight_error = 0;  // over the agreeing tokens
+  /// The limit of max_weight_error.
+  static constexpr double kLimit = 1e-5;
+
+  /// True when no id differs where the gap was wide, and every weight is right; a NaN is not.
+  bool ok() const { return differing == 0 && max_weight_error <= kLimit; }
 };
 
 /// A method that cannot be timed at this shape, and why.
@@ -49,9 +60,12 @@ struct SkippedMethod {
   std::string reason;
 };
 
+/// The largest distance of two ranges of one length; NaN when any element is NaN.
+double largest_distance(std::span<const float> a, std::span<const float> b);
+
 /// All rows of one session.
 struct BenchRoutingResult {
-  bool ok = false;  // no id differs where the gap was wide
+  bool ok = false;  // every row is
   std::string preset;
   std::int64_t hidden = 0, experts = 0, threads = 0;
   std::vector<RouterGemmRow> gemm;
@@ -59,8 +73,8 @@ struct BenchRoutingResult {
   std::vector<SkippedMethod> skipped;
 };
 
-/// Times the router's GEMM and the choice of each routing method apart, and holds the ids against
-/// the oracle's. Errors: UsageError, one line.
+/// Times the router's GEMM and the choice of each routing method apart, and holds logits, ids and
+/// weights against the oracle's. Errors: UsageError, one line.
 BenchRoutingResult bench_routing(const BenchRoutingOptions& options);
 
 }  // namespace switchyard

@@ -86,13 +86,14 @@ struct RunOptions {
 /// One layer's run.
 ///
 /// Units:   times in µs over calls with fresh routing; gbps counts the stored bytes of the distinct
-///          experts touched, gflops 2 (2 or 3) H I k T; share_of_roof is the larger of the two
-///          shares.
+///          experts touched, gflops 2 (2 or 3) H I k T; the roof is the 0.9 quantile of its
+///          samples, share_of_roof the larger of the two shares.
 struct Measurement {
   std::string preset, checkpoint;
   std::int64_t layer = 0;
   std::string format, activations, leaf, device, parallel, strategy;
   std::int64_t ranks = 1, tokens = 0, checked_tokens = 0, distinct_experts = 0, calls = 0;
+  std::int64_t roof_samples = 0;  // half of them before the calls, half after
   double time_p50 = 0, time_p90 = 0, time_p99 = 0;
   double router_time_p50 = 0;
   double gbps = 0, gflops = 0, roof_gbps = 0, roof_gflops = 0, share_of_roof = 0;

@@ -5,6 +5,7 @@
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/host_buffer.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/layer/judge.h"
@@ -16,8 +17,22 @@ namespace {
 
 constexpr int kMinCalls = 5, kMaxCalls = 200;
 constexpr double kBudgetUs = 1.5e6;
+constexpr int kRoofSamples = 3;  // before the calls, and again after them
+constexpr std::size_t kSmallest = std::size_t(64) << 20, kOwn = std::size_t(512) << 20;
+
+/// What the roof streams: the layer's own experts, or other memory where a cache might hold them.
+std::span<const std::byte> roof_memory(std::span<const std::byte> packed, HostBuffer& own) {
+  if (packed.size() >= kSmallest) return packed;
+  own = HostBuffer(kOwn);
+  std::fill(own.bytes().begin(), own.bytes().end(), std::byte(1));
+  return own.bytes();
+}
 
 void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
+  HostBuffer own;
+  tune::RoofMeter meter(*layer.impl().options().pool, layer.impl().options().isa,
+                        roof_memory(layer.impl().routed().packed.bytes(), own));
+  meter.sample(kRoofSamples);
   std::vector<double> times, router, distinct;
   double spent = 0;
   call.prepare(0);
@@ -37,9 +52,9 @@ void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
   m.distinct_experts = std::int64_t(tune::percentile(distinct, 0.5));
   m.gbps = double(m.distinct_experts) * double(layer.expert_stored_bytes()) / m.time_p50 * 1e-3;
   m.gflops = layer_flops(layer.problem(), m.tokens) / m.time_p50 * 1e-3;
-  const tune::Roof roof =
-      tune::measure_roof(*layer.impl().options().pool, layer.impl().options().isa,
-                         layer.impl().routed().packed.bytes());
+  meter.sample(kRoofSamples);
+  const tune::Roof roof = meter.roof();
+  m.roof_samples = meter.samples();
   m.roof_gbps = roof.gbps;
   m.roof_gflops = roof.gflops;
   m.share_of_roof = std::max(m.gbps / roof.gbps, m.gflops / roof.gflops);
@@ -91,7 +106,8 @@ RunResult run(const RunOptions& o) {
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
   RunResult result;
   if (o.checkpoint.empty()) {
-    require(!o.layer, "run: --layer belongs to a checkpoint; a preset is one layer");
+    require(!o.layer, "run: layer = ", o.layer.value_or(0),
+            " belongs to a checkpoint; a preset is one layer, leave it out");
     const std::int64_t hidden = make_preset(o.preset).hidden;
     result.measurements.push_back(
         measure(MoeLayer::from_preset(o.preset, build_options(o, 0, hidden)), o));

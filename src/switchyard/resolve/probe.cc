@@ -12,7 +12,6 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
-#include "switchyard/comm/mpi_group.h"
 #include "switchyard/resolve/warnings.h"
 
 #if defined(__x86_64__)
@@ -207,7 +206,7 @@ MachineFacts this_machine() {
           .cpu_model = machine_cpu_model,
           .l3_bytes = machine_l3,
           .gpus = probe_gpus,
-          .deps = {{"mpi", comm::has_mpi}}};
+          .deps = {}};
 }
 
 Environment collect(const MachineFacts& facts) { return Collector().run(facts); }

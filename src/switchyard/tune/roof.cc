@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "switchyard/base/check.h"
-#include "switchyard/base/host_buffer.h"
 #include "switchyard/tune/timer.h"
 
 namespace switchyard::tune {
 namespace {
 
-constexpr std::size_t kSmallest = std::size_t(64) << 20, kOwn = std::size_t(512) << 20;
 constexpr std::size_t kPiece = std::size_t(1) << 20;
-constexpr int kPasses = 5;
 
 double read_rate(ThreadPool& pool, ReadRange read, std::span<const std::byte> memory) {
   std::atomic<std::uint64_t> sink{0};
@@ -73,21 +70,6 @@ double dot_rounds_portable(std::int64_t rounds) {
   volatile float keep = total;
   (void)keep;
   return double(rounds) * kLanes * 2;
-}
-
-Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory) {
-  HostBuffer own;
-  if (memory.size() < kSmallest) {
-    own = HostBuffer(kOwn);
-    std::memset(own.data(), 1, kOwn);
-    memory = own.bytes();
-  }
-  Roof best;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    best.gbps = std::max(best.gbps, read_rate(pool, widest_read(isa), memory));
-    best.gflops = std::max(best.gflops, dot_rate(pool, widest_dot(isa)));
-  }
-  return best;
 }
 
 RoofMeter::RoofMeter(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory)

@@ -21,10 +21,6 @@ struct Roof {
   double gflops = 0;
 };
 
-/// Measures both with the pool's threads: `memory` is streamed, the dot product runs in registers.
-/// `memory` should be larger than the caches; under 64 MiB a buffer of 512 MiB is made instead.
-Roof measure_roof(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory);
-
 /// The roof of a whole session: sampled before, between and after what is measured, because the
 /// rates of a shared machine move.
 ///
