@@ -229,7 +229,7 @@ Json switches_json() {
 
 Json strategies_json() {
   Json out = Json::array();
-  for (const resolve::StrategyVerdict& v : api::judge_exchanges())
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges(Environment{}))
     out.push_back({{"strategy", v.strategy},
                    {"reason", v.reason ? to_string(*v.reason) : ""},
                    {"detail", v.detail}});

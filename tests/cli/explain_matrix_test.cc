@@ -147,7 +147,8 @@ TEST(Ranks, NothingServesWhatNothingJoins) {
   EXPECT_EQ(report["winner"], "");
   EXPECT_EQ(report["eligible"], Json::array());
   EXPECT_EQ(report["strategies"].size(), 7u);
-  for (const Json& s : report["strategies"]) EXPECT_EQ(s["reason"], "path_not_enabled");
+  for (const Json& s : report["strategies"])
+    EXPECT_EQ(s["reason"], s["strategy"] == "nccl" ? "dep_missing" : "path_not_enabled");
   EXPECT_EQ(reasons(report)[leaf_id("cpu", "bf16")], "path_not_enabled");
 
   options.deployment.ep = 1;
@@ -165,6 +166,13 @@ TEST(Ranks, APinnedStrategyIsNeverReplaced) {
   Json report = ask(options, false);
   ASSERT_EQ(report["strategies"].size(), 1u);
   EXPECT_EQ(report["strategies"][0]["strategy"], "one_sided");
+  EXPECT_EQ(report["strategies"][0]["reason"], "topology_unsupported");  // one rank
+  EXPECT_EQ(reasons(report)[leaf_id("cpu", "bf16")], "topology_unsupported");
+  options.deployment.ep = 10;  // of 8 experts
+  options.deployment.parallel = Parallel::kDep;
+  EXPECT_EQ(ask(options, false)["strategies"][0]["reason"], "topology_unsupported");
+  options.deployment.ep = 1;
+  options.deployment.parallel = Parallel::kTtp;
   options.comm = "auto";
   EXPECT_FALSE(ask(options, true).contains("strategies"));
 }

@@ -91,9 +91,9 @@ Json formats_json(const std::vector<FormatVerdict>& formats) {
   return out;
 }
 
-Json strategies_json() {
+Json strategies_json(const Environment& env) {
   Json out = Json::array();
-  for (const resolve::StrategyVerdict& v : api::judge_exchanges())
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges(env))
     out.push_back(
         {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
   return out;
@@ -114,7 +114,7 @@ Json to_json(const Checkup& c) {
           {"switches", switches_json(c.env)},
           {"warnings", c.env.warnings},
           {"formats", formats_json(c.formats)},
-          {"strategies", strategies_json()},
+          {"strategies", strategies_json(c.env)},
           {"allreduce_patterns",
            {{"reason", to_string(Reject::kPathNotEnabled)}, {"detail", kNoPatterns}}}};
 }
@@ -185,9 +185,9 @@ std::string to_text(const Checkup& c) {
   std::string label = "warnings";
   for (const std::string& warning : c.env.warnings) out += line(std::exchange(label, ""), warning);
   out += formats_text(c.formats);
-  std::vector<std::string> names;
-  for (const resolve::StrategyVerdict& v : api::judge_exchanges()) names.push_back(v.strategy);
-  out += line("strategies", "not built yet: " + join(names));
+  label = "strategies";
+  for (const resolve::StrategyVerdict& v : api::judge_exchanges(c.env))
+    out += line(std::exchange(label, ""), v.strategy + ": " + v.detail);
   return out + line("all-reduce", "not built yet, nor its patterns 0-11") +
          line("fingerprint", c.env.fingerprint());
 }

@@ -69,7 +69,7 @@ void withdraw_winner(resolve::Report& r, Reject reason, const std::string& detai
 std::string missing_strategy(const resolve::Report& r) {
   const resolve::StrategyVerdict& first = r.strategies.front();
   return cat("strategy ", first.strategy,
-             r.strategies.size() > 1 ? " (and every other) is " : " is ", first.detail);
+             r.strategies.size() > 1 ? " (like every other) cannot: " : " cannot: ", first.detail);
 }
 
 class Explainer {
@@ -115,10 +115,11 @@ class Explainer {
 
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
-    out.report.strategies = api::judge_strategies(deployment_, options_.comm);
+    out.report.strategies = api::judge_strategies(out.report.problem, deployment_, options_.comm);
     const Eligibility built = api::can_build(out.report.problem, deployment_);
     if (!out.report.strategies.empty()) {
-      withdraw_winner(out.report, Reject::kPathNotEnabled, missing_strategy(out.report));
+      withdraw_winner(out.report, *out.report.strategies.front().reason,
+                      missing_strategy(out.report));
     } else if (!built.eligible()) {
       withdraw_winner(out.report, built.reason(), built.detail());
     }

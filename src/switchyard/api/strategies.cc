@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/api/strategies.h"
 
-#include <algorithm>
-#include <array>
+#include <string>
 
 #include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
-#include "switchyard/base/nearest.h"
+#include "switchyard/comm/factory.h"
+#include "switchyard/core/preset.h"
 #include "switchyard/resolve/switches.h"
 
 namespace switchyard {
 namespace {
 
 constexpr std::string_view kCommSwitch = "SWITCHYARD_COMM";
-constexpr std::array<std::string_view, 7> kExchanges = {
-    "all_gather", "one_sided", "two_sided", "expert_major", "compact", "nccl", "fused"};
 
-resolve::StrategyVerdict not_built(std::string_view strategy) {
-  return {std::string(strategy), Reject::kPathNotEnabled,
-          "not built in this version, which runs every layer on one rank"};
+// A gate's yes is not enough yet: no layer sends its tokens through an exchange.
+resolve::StrategyVerdict to_verdict(const comm::Verdict& v) {
+  if (!v.eligibility.eligible())
+    return {std::string(v.strategy->name), v.eligibility.reason(), v.eligibility.detail()};
+  return {std::string(v.strategy->name), Reject::kPathNotEnabled,
+          "the exchange can serve, but this version runs every layer on one rank"};
+}
+
+std::vector<resolve::StrategyVerdict> to_verdicts(const comm::Choice& choice) {
+  std::vector<resolve::StrategyVerdict> out;
+  for (const comm::Verdict& v : choice.verdicts) out.push_back(to_verdict(v));
+  return out;
 }
 
 }  // namespace
@@ -37,19 +44,23 @@ std::string pinned_strategy(const Environment& env, std::string_view comm) {
 
 namespace api {
 
-std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deployment,
+std::vector<resolve::StrategyVerdict> judge_strategies(const Problem& problem,
+                                                       const Deployment& deployment,
                                                        std::string_view comm) {
-  std::string pinned = pinned_strategy(deployment.env, comm);
-  if (pinned != "auto") return {not_built(pinned)};
+  const comm::Choice choice =
+      comm::choose(problem, deployment, pinned_strategy(deployment.env, comm));
+  if (choice.needed) return to_verdicts(choice);
   if (deployment.ranks() == 1) return {};
-  if (!deployment.attention_dp()) return {not_built("all_reduce")};
-  return judge_exchanges();
+  return {{"all_reduce", Reject::kPathNotEnabled,
+           "not built in this version, which runs every layer on one rank"}};
 }
 
-std::vector<resolve::StrategyVerdict> judge_exchanges() {
-  std::vector<resolve::StrategyVerdict> out;
-  for (std::string_view name : kExchanges) out.push_back(not_built(name));
-  return out;
+std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env) {
+  Deployment two_ranks;
+  two_ranks.ep = 2;
+  two_ranks.parallel = Parallel::kDep;
+  two_ranks.env = env;
+  return to_verdicts(comm::choose(make_preset("tiny"), two_ranks, "auto"));
 }
 
 Eligibility can_build(const Problem& p, const Deployment& d) {

@@ -13,11 +13,13 @@ namespace switchyard::api {
 
 /// The verdicts on what would join the ranks of `deployment`: every exchange strategy under
 /// attention DP, the all-reduce under attention TP, only the pinned one when `comm` names one, and
-/// none for one rank that pins none. None is built yet, so every verdict is path_not_enabled.
-std::vector<resolve::StrategyVerdict> judge_strategies(const Deployment& deployment,
+/// none for one rank that pins none. Layers run on one rank yet, so no verdict is a yes: where the
+/// gate has none against it, it is path_not_enabled.
+std::vector<resolve::StrategyVerdict> judge_strategies(const Problem& problem,
+                                                       const Deployment& deployment,
                                                        std::string_view comm);
-/// The verdicts on every exchange strategy.
-std::vector<resolve::StrategyVerdict> judge_exchanges();
+/// The verdicts on every exchange strategy, for a small layer on two ranks of this machine.
+std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env);
 
 /// Whether this version can build what a leaf says yes to: one rank, one slot for each expert.
 Eligibility can_build(const Problem& problem, const Deployment& deployment);

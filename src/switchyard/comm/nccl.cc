@@ -2,7 +2,6 @@
 // Strategy nccl: the exchange between GPUs of several hosts. Declared: its gate tells what it
 // needs.
 #include "switchyard/comm/strategy.h"
-#include "switchyard/core/gates.h"
 
 namespace switchyard::comm {
 namespace {
@@ -10,7 +9,8 @@ namespace {
 Eligibility can_implement(const Problem&, const Deployment& d) {
   return first_reject({
       require_dispatch(d, false),
-      require_dep(d, "nccl"),
+      d.env.has_dep("nccl") ? Eligibility::yes()
+                            : Eligibility::no(Reject::kDepMissing, "NCCL is not in this build"),
       Eligibility::no(Reject::kPathNotEnabled,
                       "the exchange through NCCL is not built in this version"),
   });

@@ -20,7 +20,7 @@ ops::FfnShape routed_shape(const checkpoint::LayerWeights& w, const LayerOptions
   const std::int64_t fused = o.fuse_shared ? p.num_shared : 0;
   return {.hidden = p.expert_hidden(),
           .inter = p.inter,
-          .experts = p.num_experts() + fused,
+          .experts = (o.held.size > 0 ? o.held.size : p.num_experts()) + fused,
           .zero_experts = p.routing.zero_experts,
           .top_k = p.top_k() + fused,
           .unscaled_choices = fused,
@@ -63,6 +63,10 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   weights_.expert = replaceable(std::move(weights_.expert), updates_);
   checkpoint::ExpertSource source = weights_.expert;
   if (options_.fuse_shared) source = with_fused_shared(weights_);
+  if (options_.held.size > 0)
+    source = [all = weights_.expert, first = options_.held.begin](std::int64_t e) {
+      return all(first + e);
+    };
   routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
                        options_, needs_calibration_);
   if (!weights_.shared || options_.fuse_shared) return;
@@ -87,6 +91,7 @@ std::int64_t Layer::packed_bytes() const {
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
   if (!formats::is_static(routed_.shape.quant)) return;
+  check_whole("calibrate");
   const std::lock_guard<std::mutex> one_change(change_);
   StaticScales scales = calibrated_scales(*this, tokens, hidden, token_ids);
   const UpdateGate::Writing writing(gate_);
@@ -99,6 +104,7 @@ std::size_t Layer::workspace_bytes(std::int64_t max_tokens) const {
 }
 
 void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
+  check_whole("update_expert");
   require(e >= 0 && e < problem().num_experts(), "update_expert: expert ", e, " is outside 0..",
           problem().num_experts() - 1, ", the routed experts of this layer");
   const ops::ExpertLayout& layout = routed_.layout;
@@ -111,7 +117,15 @@ void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
   routed_.scales.fc2[std::size_t(e)] = fc2;
 }
 
+void Layer::check_whole(std::string_view call) const {
+  const Shard& held = options_.held;
+  require(held.size == 0, call, ": this is one rank's part of a layer, with experts ", held.begin,
+          "..", held.begin + held.size - 1, " of ", problem().num_experts(),
+          "; it runs through its group only");
+}
+
 void Layer::forward(const ForwardArgs& args) const {
+  check_whole("forward");
   const std::shared_lock<std::shared_mutex> reading = gate_.reading();
   single_rank_forward(*this, args);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/forward.h"
+#include "switchyard/core/shard.h"
 #include "switchyard/layer/expert_updates.h"
 #include "switchyard/layer/latent.h"
 #include "switchyard/layer/live_state.h"
@@ -35,6 +37,7 @@ struct LayerOptions {
   Dtype dtype = Dtype::kBf16;
   CpuIsa isa = CpuIsa::kPortable;
   bool fuse_shared = false;  // the shared experts become ids E .. E + n - 1
+  Shard held{};              // size 0: all experts; else one rank's part, for RankLayer
   std::shared_ptr<ThreadPool> pool;
   std::int64_t memory_bytes = 0;  // packed weights beyond this are refused; 0: no limit is known
   Progress progress;
@@ -102,6 +105,9 @@ class Layer {
   /// weights. `expert` must own its storage, or what it borrows must outlive the layer. Errors:
   /// UsageError that names what differs from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
+  /// Raises FC1's static scale to `scale`, the maximum over the experts of all ranks; for the part
+  /// of one rank, before its first forward.
+  void raise_fc1_scale(float scale) { routed_.scales.fc1 = std::max(routed_.scales.fc1, scale); }
   /// Held while several calls must see the same weights; forward() must not be called under it.
   std::shared_lock<std::shared_mutex> reading() const { return gate_.reading(); }
   /// What the forwards asked of each expert so far.
@@ -116,6 +122,7 @@ class Layer {
   void forward(const ForwardArgs& args) const;
 
  private:
+  void check_whole(std::string_view call) const;
   checkpoint::LayerWeights weights_;
   LayerOptions options_;
   ExpertBank routed_;

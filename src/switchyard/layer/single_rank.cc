@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/float_math.h"
 #include "switchyard/layer/latent.h"
@@ -11,19 +10,12 @@
 namespace switchyard::layer {
 namespace {
 
-/// The parts of a forward's workspace; the last one belongs to whichever stage is running.
-struct Parts {
-  std::span<float> logits;
-  std::span<std::int32_t> ids, shared_ids;
-  std::span<float> weights, shared_weights, shared_out;
-  std::span<float> latent, latent_sum;  // what latent experts read, and what finalize leaves
-  std::span<std::byte> stage;
-};
-
 std::size_t ffn_bytes(const Layer& layer, const leaves::Leaf& leaf, const ExpertBank& bank,
                       std::int64_t tokens) {
   return leaf.ffn->workspace_bytes(bank.shape, bank.layout, tokens, layer.options().pool->size());
 }
+
+}  // namespace
 
 Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {
   const Problem& p = layer.problem();
@@ -47,6 +39,8 @@ Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {
   parts.stage = arena.take<std::byte>(stage);
   return parts;
 }
+
+namespace {
 
 const void* row_of(const ForwardArgs& a, Dtype dtype, std::int64_t t) {
   return static_cast<const std::byte*>(a.hidden) +
@@ -85,6 +79,8 @@ ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardA
   return f;
 }
 
+}  // namespace
+
 void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   shared_weights(layer, a, parts);
   ops::FfnArgs f = ffn_args(layer, *layer.shared(), a, parts);
@@ -99,6 +95,8 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   layer.options().shared_leaf->ffn->forward(f);
 }
 
+namespace {
+
 /// Rows are numbered by 32 bits; beyond that sizes would overflow unseen.
 void check_tokens(const Layer& layer, std::int64_t tokens) {
   const std::int64_t most = INT32_MAX / layer.routed().shape.top_k;
@@ -106,7 +104,9 @@ void check_tokens(const Layer& layer, std::int64_t tokens) {
           ", the limit for this layer's choices; split the call");
 }
 
-void check_args(const Layer& layer, const ForwardArgs& a) {
+}  // namespace
+
+void check_forward(const Layer& layer, const ForwardArgs& a) {
   const Problem& p = layer.problem();
   check_tokens(layer, a.tokens);
   require(!layer.needs_calibration(), "forward: format ", p.format,
@@ -122,6 +122,8 @@ void check_args(const Layer& layer, const ForwardArgs& a) {
           " is below H = ", p.hidden);
   check_routing_args(layer, a);
 }
+
+namespace {
 
 void write_unfinalised(const Layer& layer, const ForwardArgs& a, const Routed& r,
                        const Parts& parts) {
@@ -197,6 +199,8 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
                layer.shared() != nullptr ? parts.shared_out.data() : nullptr, parts.stage);
 }
 
+}  // namespace
+
 void write_trace(const Layer& layer, const ForwardArgs& a) {
   if (a.trace == nullptr) return;
   a.trace->leaf = layer.leaf_id();
@@ -206,7 +210,13 @@ void write_trace(const Layer& layer, const ForwardArgs& a) {
   a.trace->fused_shared = layer.routed().shape.unscaled_choices > 0;
 }
 
-}  // namespace
+void choose_experts(const Layer& layer, const ForwardArgs& a, const Parts& parts, Routed& routed) {
+  if (a.routing.ids != nullptr) {
+    take_caller_routing(layer, a, routed);
+  } else {
+    route_tokens(layer, a, layer.options().dtype, parts.logits, routed);
+  }
+}
 
 std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
   check_tokens(layer, max_tokens);
@@ -216,7 +226,7 @@ std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
 }
 
 void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
-  check_args(layer, a);
+  check_forward(layer, a);
   if (a.unfinalised != nullptr && a.tokens > 0) check_unfinalised(layer, *a.unfinalised);
   write_trace(layer, a);
   if (a.tokens == 0) return;
@@ -224,11 +234,7 @@ void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
   Parts parts = take_parts(arena, layer, a.tokens);
   Routed routed{parts.ids, parts.weights, layer.routed().shape.top_k,
                 layer.problem().routed_scaling_factor};
-  if (a.routing.ids != nullptr) {
-    take_caller_routing(layer, a, routed);
-  } else {
-    route_tokens(layer, a, layer.options().dtype, parts.logits, routed);
-  }
+  choose_experts(layer, a, parts, routed);
   append_shared(layer, a, routed);
   if (layer.shared() != nullptr) run_shared(layer, a, parts);
   run_routed(layer, a, routed, parts);

@@ -12,6 +12,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
+#include "switchyard/comm/mpi_group.h"
 #include "switchyard/resolve/warnings.h"
 
 #if defined(__x86_64__)
@@ -206,7 +207,7 @@ MachineFacts this_machine() {
           .cpu_model = machine_cpu_model,
           .l3_bytes = machine_l3,
           .gpus = probe_gpus,
-          .deps = {}};
+          .deps = {{"mpi", comm::has_mpi}}};
 }
 
 Environment collect(const MachineFacts& facts) { return Collector().run(facts); }
