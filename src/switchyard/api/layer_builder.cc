@@ -8,6 +8,7 @@
 #include "switchyard/api/strategies.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
+#include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/shared_fusion.h"
 #include "switchyard/layer/convert.h"
 #include "switchyard/leaves/registry.h"
@@ -31,6 +32,9 @@ void drop_shared(LayerWeights& w) {
 
 /// The parallel MLP adds to the block's output what a shared expert adds.
 void join_parallel_mlp(LayerWeights& w) {
+  for (const std::string& notice : w.notices)
+    require(!notice.starts_with(checkpoint::kUnreadMlp), "with_parallel_mlp is set and layer ",
+            w.layer, " cannot have it: ", notice);
   require(w.parallel_mlp.has_value(), "with_parallel_mlp is set and layer ", w.layer,
           " has no MLP beside its MoE block, as Granite's shared_mlp is one; leave it out");
   require(!w.shared, "with_parallel_mlp is set and layer ", w.layer,
@@ -51,6 +55,9 @@ void apply_overrides(LayerWeights& w, const BuildOptions& o) {
             ": this layer's routing fixes it at ", p.top_k(), "; leave it out");
     p.routing.top_k = *o.top_k;
   }
+  require(!o.routed_scaling_factor || !checkpoint::has_notice(w, checkpoint::kOutputBias),
+          "routed_scaling_factor = ", o.routed_scaling_factor.value_or(1), ": layer ", w.layer,
+          "'s experts carry the block's output bias, which must not be scaled; leave it out");
   if (o.routed_scaling_factor) p.routed_scaling_factor = *o.routed_scaling_factor;
   if (o.combine) p.combine = *o.combine;
   // A format that is declared weight-only keeps its bf16 activations until another one is asked

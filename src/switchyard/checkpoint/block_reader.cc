@@ -117,10 +117,6 @@ std::int64_t BlockReader::fault_unknown(std::string_view owned) {
   return unused;
 }
 
-void BlockReader::take_findings(const BlockReader& other) {
-  findings_.insert(findings_.end(), other.findings_.begin(), other.findings_.end());
-}
-
 void throw_first(const std::vector<Finding>& findings, std::string_view where) {
   if (findings.empty()) return;
   std::size_t more = findings.size() - 1;

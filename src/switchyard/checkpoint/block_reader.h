@@ -64,8 +64,6 @@ class BlockReader {
   /// empty: each) and that nobody asked for; static activation scales are only counted: their
   /// number is returned.
   std::int64_t fault_unknown(std::string_view owned);
-  /// Takes over another reader's faults.
-  void take_findings(const BlockReader& other);
 
   /// All faults so far, in the order of discovery.
   const std::vector<Finding>& findings() const { return findings_; }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/compressed_tensors.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/json_text.h"
 
@@ -111,15 +114,69 @@ Scheme mxfp4_scheme(const Config& weights, const std::optional<Config>& activati
   return out;
 }
 
-/// A module's path, a regular expression, or a class of modules: experts are Linear.
-void add_names(ModuleMatcher& to, const std::vector<std::string>& names, const Config& c,
-               bool classes) {
+/// The class of modules that experts belong to.
+constexpr std::string_view kLinear = "Linear";
+
+/// Modules' paths and regular expressions; the class is left out.
+void add_names(ModuleMatcher& to, const std::vector<std::string>& names, const Config& c) {
   for (const std::string& name : names) {
     if (name.starts_with("re:"))
       to.add_expression(std::string_view(name).substr(3), "", c.where());
-    else
-      to.add(classes && name == "Linear" ? "*" : name, "");
+    else if (name != kLinear)
+      to.add(name, "");
   }
+}
+
+bool names_class(const std::vector<std::string>& names) {
+  return std::find(names.begin(), names.end(), kLinear) != names.end();
+}
+
+ModuleMatcher every_module() {
+  ModuleMatcher out;
+  out.add("*", "");
+  return out;
+}
+
+/// Refuses what would change the weights' meaning; null and {} say nothing.
+void must_be_empty(const Config& c, const char* name, const char* why) {
+  const json* value = c.find(name);
+  require(!value || value->empty(), c.where(), ": '", name, "' is ", value ? show_json(*value) : "",
+          ", must be absent, null or empty; ", why);
+}
+
+/// A sparsity that stores the tensors in full ("dense") is none for a reader.
+void must_be_dense(const Config& c) {
+  const json* value = c.find("sparsity_config");
+  if (value && value->is_object() && value->value("format", json()) == "dense") return;
+  must_be_empty(c, "sparsity_config", "compressed sparse weights are not served");
+}
+
+/// Groups in the order they were numbered in: group_2 goes before group_10, which a sorted object
+/// turns round.
+std::vector<std::string> group_order(const json& groups) {
+  std::vector<std::string> out;
+  for (const auto& [name, block] : groups.items()) out.push_back(name);
+  auto key = [](const std::string& name) {
+    const std::size_t word = name.find_last_not_of("0123456789") + 1;
+    return std::tuple(name.substr(0, word), name.size() - word, name.substr(word));
+  };
+  std::sort(out.begin(), out.end(),
+            [&](const std::string& a, const std::string& b) { return key(a) < key(b); });
+  return out;
+}
+
+/// The scheme of one group whose own or inherited format is `format`.
+Scheme group_scheme(const Config& group, const std::string& format) {
+  auto weights = side(group, "weights");
+  auto activations = side(group, "input_activations");
+  must_be_empty(group, "output_activations", "quantised outputs are not served");
+  require(weights.has_value(), group.where(), ": has no 'weights'; only weights make a format");
+  want_symmetric(*weights);
+  if (format == "nvfp4-pack-quantized") return nvfp4_scheme(*weights, activations);
+  if (format == "mxfp4-pack-quantized") return mxfp4_scheme(*weights, activations);
+  if (format == "float-quantized" || format == "naive-quantized")
+    return fp8_scheme(*weights, activations);
+  refuse_schema(group.where(), "format", format);
 }
 
 }  // namespace
@@ -129,34 +186,32 @@ Quantization CompressedTensorsParser::run() {
   out.method_ = "compressed-tensors";
   out.where_ = c_.where();
   std::string format = c_.text("format", "");
-  add_names(out.excluded_, c_.texts("ignore").value_or(std::vector<std::string>{}), c_, true);
+  must_be_empty(c_, "transform_config", "rotated weights are not served");
+  must_be_dense(c_);
+  const auto ignored = c_.texts("ignore").value_or(std::vector<std::string>{});
+  add_names(out.excluded_, ignored, c_);
+  if (names_class(ignored)) out.excluded_.add("*", "");
   const json* groups = c_.find("config_groups");
   require(groups && groups->is_object() && !groups->empty(), c_.where(),
           ": has no object 'config_groups'; without it no module's format is known");
-  for (const auto& [name, block] : groups->items()) {
+  // What names modules goes before what names their class, over all groups.
+  decltype(out.groups_) classes;
+  for (const std::string& name : group_order(*groups)) {
+    const json& block = (*groups)[name];
     require(block.is_object(), c_.where(), ": 'config_groups' entry '", show_name(name), "' is ",
             show_json(block), ", must be an object");
     Config group(block, cat(c_.where(), ": config_groups.", show_name(name)));
-    std::string own = group.text("format", format);
-    auto weights = side(group, "weights");
-    auto activations = side(group, "input_activations");
-    require(weights.has_value(), group.where(), ": has no 'weights'; only weights make a format");
-    want_symmetric(*weights);
-    Scheme scheme;
-    if (own == "nvfp4-pack-quantized")
-      scheme = nvfp4_scheme(*weights, activations);
-    else if (own == "mxfp4-pack-quantized")
-      scheme = mxfp4_scheme(*weights, activations);
-    else if (own == "float-quantized" || own == "naive-quantized")
-      scheme = fp8_scheme(*weights, activations);
-    else
-      refuse_schema(group.where(), "format", own);
-    ModuleMatcher targets;
-    add_names(targets, group.texts("targets").value_or(std::vector<std::string>{"Linear"}), group,
-              true);
-    out.algorithm_ = out.groups_.empty() ? own : "mixed-precision";
-    out.groups_.emplace_back(std::move(targets), scheme);
+    const std::string own = group.text("format", format);
+    const Scheme scheme = group_scheme(group, own);
+    const auto targets =
+        group.texts("targets").value_or(std::vector<std::string>{std::string(kLinear)});
+    out.algorithm_ = out.algorithm_ == "none" ? own : "mixed-precision";
+    ModuleMatcher names;
+    add_names(names, targets, group);
+    out.groups_.emplace_back(std::move(names), scheme);
+    if (names_class(targets)) classes.emplace_back(every_module(), scheme);
   }
+  out.groups_.insert(out.groups_.end(), classes.begin(), classes.end());
   return out;
 }
 

@@ -2,6 +2,7 @@
 #include "switchyard/checkpoint/linear.h"
 
 #include <cmath>
+#include <limits>
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/config.h"
@@ -115,7 +116,9 @@ Plane as_scales(Plane plane, const Scheme& scheme) {
 }
 
 float multiplying(float stored, const Scheme& scheme) {
-  return scheme.names.divides ? 1 / stored : stored;
+  if (!scheme.names.divides) return stored;
+  // 1 / inf would be a factor of zero: a silent expert. NaN is what check_scales refuses.
+  return std::isinf(stored) ? std::numeric_limits<float>::quiet_NaN() : 1 / stored;
 }
 
 bool check_scales(BlockReader& reader, const WeightSource& w) {
@@ -129,7 +132,8 @@ bool check_scales(BlockReader& reader, const WeightSource& w) {
   if (!std::isfinite(w.global_scale) || std::signbit(w.global_scale))
     reader.fault(FindingKind::kBadScale, w.global_name,
                  cat("tensor '", w.global_name, "' makes the factor ", w.global_scale,
-                     ", must be finite and >= 0; quantise the model again"));
+                     ", must be finite and >= 0 (a stored divisor finite and > 0); quantise the "
+                     "model again"));
   if (w.input_scale && !(std::isfinite(*w.input_scale) && *w.input_scale > 0))
     reader.fault(FindingKind::kBadScale, w.input_name,
                  cat("tensor '", w.input_name, "' makes the factor ", *w.input_scale,

@@ -36,7 +36,7 @@ std::vector<TensorType> code_types(const Scheme& scheme);
 /// A plane of scales; E8M0 that is stored as U8 is marked as E8M0.
 Plane as_scales(Plane plane, const Scheme& scheme);
 /// A stored second-level scale as the factor that multiplies: its reciprocal where the schema
-/// divides.
+/// divides, and NaN for a divisor of infinity, which would make a factor of zero.
 float multiplying(float stored, const Scheme& scheme);
 
 /// Notes a fault for NaN, infinite or negative block scales, or global and input scales out of

@@ -115,19 +115,25 @@ void check_layer_fields(const Family& family, const Config& config, std::int64_t
   if (!family.parallel.inter.empty()) config.integer(family.parallel.inter, 0, kMaxWidth);
 }
 
-/// The MLP beside the block; nothing when the checkpoint does not hold it.
+/// The MLP beside the block; nothing when the checkpoint does not hold it. It is no part of the
+/// layer until it is asked for, so that its faults are a notice.
 std::optional<SharedExpert> read_parallel(const BlockContext& c, const Config& config,
-                                          const std::shared_ptr<const TensorTable>& tensors) {
+                                          const std::shared_ptr<const TensorTable>& tensors,
+                                          std::vector<std::string>& notices) {
   const ParallelNames& names = c.family.parallel;
   if (names.up.empty()) return {};
   std::int64_t inter = config.integer(names.inter, 0, kMaxWidth).value_or(0);
   BlockReader reader(*tensors, c.reader.block().substr(0, c.reader.block().rfind('.')));
-  if (inter == 0 || (!reader.peek(names.up) && !reader.peek(names.down))) return {};
+  // Codes are not "weight" in every schema, hence by the modules.
   std::string_view module = names.up.substr(0, names.up.rfind('.'));
+  std::string_view down = names.down.substr(0, names.down.rfind('.'));
+  if (inter == 0 || (!reader.any(cat(module, ".")) && !reader.any(cat(down, ".")))) return {};
   Scheme scheme = c.quantization.scheme_of(cat(reader.block(), ".", module));
   auto sources = find_parallel(c, reader, scheme, inter);
-  c.reader.take_findings(reader);
-  if (!sources) return {};
+  if (!sources) {
+    notices.push_back(cat(kUnreadMlp, reader.findings().front().text));
+    return {};
+  }
   SharedExpert out;
   out.weights = sources->read(tensors);
   out.format = std::string(scheme.format);
@@ -250,7 +256,9 @@ LayerReading Checkpoint::read_layer(std::int64_t index) const {
   if (w.problem.shared_inter > 0)
     w.shared = read_shared(context, config, index, state_->tensors, w.notices);
   if (w.problem.latent > 0) w.latent = read_latent(context, config, state_->tensors, w.notices);
-  w.parallel_mlp = read_parallel(context, config, state_->tensors);
+  w.parallel_mlp = read_parallel(context, config, state_->tensors, w.notices);
+  if (!state_->family->output_bias.empty())
+    w.notices.push_back(cat(kOutputBias, "its routing and factor stay the checkpoint's"));
   if (std::int64_t n = count_f32(out.experts))
     w.notices.push_back(cat(n, " F32 expert weight(s) are rounded to bf16"));
   if (std::int64_t n = reader.fault_unknown(state_->family->owned))

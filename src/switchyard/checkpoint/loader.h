@@ -13,6 +13,19 @@
 
 namespace switchyard::checkpoint {
 
+/// Begins the notice of a layer whose MLP beside the block is stored and cannot be read.
+inline constexpr std::string_view kUnreadMlp = "the MLP beside the MoE block is left out: ";
+
+/// Begins the notice of a layer whose experts carry the block's output bias: exact for routing
+/// weights that sum to 1, and for those alone.
+inline constexpr std::string_view kOutputBias = "the block's output bias is added by its experts: ";
+/// True when one of the layer's notices begins so.
+inline bool has_notice(const LayerWeights& w, std::string_view begin) {
+  for (const std::string& notice : w.notices)
+    if (notice.starts_with(begin)) return true;
+  return false;
+}
+
 /// One MoE layer that a checkpoint declares.
 struct LayerInfo {
   std::int64_t index = 0;       // MTP layers count on behind the hidden layers

@@ -7,16 +7,23 @@ namespace switchyard::checkpoint {
 
 namespace {
 
+/// A count or width that must be there.
+struct CountField {
+  std::string_view names;
+  std::int64_t high;
+  std::string_view what;
+};
+
 std::int64_t required_at(const Family& f, const Config& c, std::int64_t layer,
-                         std::string_view names, std::int64_t high, std::string_view what) {
-  if (!f.lists || !c.has(names)) return c.required(names, 1, high, what);
-  return *c.integer_at(names, layer, 1, high);
+                         const CountField& field) {
+  if (!f.lists || !c.has(field.names)) return c.required(field.names, 1, field.high, field.what);
+  return *c.integer_at(field.names, layer, 1, field.high);
 }
 
 }  // namespace
 
 std::int64_t read_num_experts(const Family& f, const Config& c, std::int64_t layer) {
-  return required_at(f, c, layer, f.num_experts, kMaxRoutedExperts, "number of routed experts");
+  return required_at(f, c, layer, {f.num_experts, kMaxRoutedExperts, "number of routed experts"});
 }
 
 Problem read_problem(const Family& family, const Config& c, std::int64_t layer,
@@ -27,10 +34,11 @@ Problem read_problem(const Family& family, const Config& c, std::int64_t layer,
   p.dtype = c.text("dtype|torch_dtype", "bfloat16") == "float16" ? Dtype::kFp16 : Dtype::kBf16;
   p.hidden = c.required(family.hidden, 1, kMaxWidth, "width of the hidden states");
   const bool falls_back = !family.inter_fallback.empty() && !c.has(family.inter);
-  p.inter = required_at(family, c, layer, falls_back ? family.inter_fallback : family.inter,
-                        kMaxWidth, "width of a routed expert");
+  p.inter = required_at(
+      family, c, layer,
+      {falls_back ? family.inter_fallback : family.inter, kMaxWidth, "width of a routed expert"});
   p.routing.num_experts = read_num_experts(family, c, layer);
-  p.routing.top_k = required_at(family, c, layer, family.top_k, kMaxTopK, "experts per token");
+  p.routing.top_k = required_at(family, c, layer, {family.top_k, kMaxTopK, "experts per token"});
   require(p.top_k() <= p.num_experts(), c.where(), ": '", alternatives(family.top_k).front(),
           "' is ", p.top_k(), ", more than the ", p.num_experts(),
           " experts there are; a token cannot choose one twice");

@@ -146,16 +146,25 @@ void kimi_routing(const Config& c, std::int64_t, Problem& p) {
 
 void bailing_routing(const Config& c, std::int64_t, Problem& p) {
   bool v2 = c.text("model_type", "") != "bailing_moe";
+  // The releases' own configuration classes differ in these defaults (a factor of 1 or of 2.5).
+  auto state = [&](const char* field) {
+    require(c.has(field), c.where(), ": has no '", field,
+            "', whose default differs between the family's releases; state it");
+  };
+  if (c.text("model_type", "") == "bailing_hybrid" ||
+      c.text("model_type", "") == "bailing_moe_linear")
+    state("score_function");
   std::string score = c.word("score_function", "softmax|sigmoid", v2 ? "sigmoid" : "softmax");
   if (score == "softmax") {
     softmax_topk(c, true, p);
     return;
   }
+  for (const char* field : {"n_group", "topk_group", "routed_scaling_factor"}) state(field);
   set_method(RoutingMethodType::kDeepSeekV3, p);
   p.routing.choice_bias = c.flag("moe_router_enable_expert_bias", true);
-  set_groups(c, "n_group", 8, 4, p);
+  set_groups(c, "n_group", 1, 1, p);
   normalise(c.flag("norm_topk_prob", true), p);
-  set_factor(c, "routed_scaling_factor", 2.5, p);
+  set_factor(c, "routed_scaling_factor", 1, p);
 }
 
 void llama4_routing(const Config&, std::int64_t, Problem& p) {

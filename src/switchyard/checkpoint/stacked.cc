@@ -48,11 +48,15 @@ Sides sides_of(const Family& family, const Problem& p, bool mxfp4_blocks) {
   return out;
 }
 
-BiasSource bias_of(const Tensor& t, std::int64_t experts, std::int64_t expert, std::int64_t first,
-                   std::int64_t step, std::int64_t count) {
+/// A projection's run of elements in each expert's row of a stacked bias.
+struct BiasRun {
+  std::int64_t first = 0, step = 1, count = 0;
+};
+
+BiasSource bias_of(const Tensor& t, std::int64_t experts, std::int64_t expert, BiasRun run) {
   std::int64_t unit = bits_of(t.type) / 8;
   std::int64_t expert_bytes = std::int64_t(t.bytes.size()) / experts;
-  return {t.bytes.data() + expert * expert_bytes + first * unit, t.type, count, step};
+  return {t.bytes.data() + expert * expert_bytes + run.first * unit, t.type, run.count, run.step};
 }
 
 void add_biases(const BlockContext& c, std::vector<ExpertSources>& experts) {
@@ -68,9 +72,9 @@ void add_biases(const BlockContext& c, std::vector<ExpertSources>& experts) {
   std::int64_t step = interleaved ? halves : 1, second = interleaved ? 1 : p.inter;
   for (std::int64_t e = 0; e < std::int64_t(experts.size()); ++e) {
     ExpertSources& x = experts[std::size_t(e)];
-    if (halves == 2) x.gate_bias = bias_of(*up, e_count, e, 0, step, p.inter);
-    x.up_bias = bias_of(*up, e_count, e, (halves - 1) * second, step, p.inter);
-    x.down_bias = bias_of(*down, e_count, e, 0, 1, p.expert_hidden());
+    if (halves == 2) x.gate_bias = bias_of(*up, e_count, e, {0, step, p.inter});
+    x.up_bias = bias_of(*up, e_count, e, {(halves - 1) * second, step, p.inter});
+    x.down_bias = bias_of(*down, e_count, e, {0, 1, p.expert_hidden()});
   }
 }
 
@@ -151,6 +155,13 @@ std::vector<ExpertSources> find_stacked(const BlockContext& c, const Scheme& sch
 
 std::optional<ExpertSources> find_parallel(const BlockContext& c, BlockReader& reader,
                                            const Scheme& scheme, std::int64_t inter) {
+  if (scheme.kind == SchemeKind::kMxfp4Blocks) {
+    reader.fault(FindingKind::kContradiction, reader.block(),
+                 cat("the MLP beside block '", c.reader.block(),
+                     "' is declared mxfp4, which is served for experts stacked as *_blocks and "
+                     "*_scales only; exclude it"));
+    return {};
+  }
   const std::int64_t hidden = c.problem.hidden;
   StackedSide fc1{.names = c.family.parallel.up,
                   .experts = 1,

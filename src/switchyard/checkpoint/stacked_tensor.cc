@@ -103,14 +103,17 @@ class StackFinder {
 
   std::optional<StackedTensor> run() {
     if (!width_fits()) return {};
+    const SchemeNames& names = scheme().names;
     codes();
     if (scheme().kind == SchemeKind::kFp8Tensor) {
-      scalar("_weight_scale", float_types(), out_.scales_);
+      scalar(spelt("_weight_scale", names.scale), float_types(), out_.scales_);
     } else if (scheme().kind != SchemeKind::kNone) {
       block_scales();
     }
-    if (scheme().layout.global_scale) scalar("_weight_scale_2", {T::kF32}, out_.global_);
-    if (scheme().needs_input_scale()) scalar("_input_scale", {T::kF32}, out_.input_);
+    if (scheme().layout.global_scale)
+      scalar(spelt("_weight_scale_2", names.global), {T::kF32}, out_.global_);
+    if (scheme().needs_input_scale())
+      scalar(spelt("_input_scale", names.input), {T::kF32}, out_.input_);
     if (!good_ || !halves_are_apart()) return {};
     return std::move(out_);
   }
@@ -122,15 +125,31 @@ class StackFinder {
   bool is_blocks() const { return scheme().kind == SchemeKind::kMxfp4Blocks; }
   bool is_e2m1() const { return scheme().layout.element == formats::Element::kE2m1; }
 
-  void want(std::string_view suffix, std::vector<T> types, Shape shape, Part& part) {
-    part.tensor = reader_.want(with_suffix(side().names, suffix),
-                               {std::move(types), std::move(shape)}, &part.name);
+  /// The side's names of one tensor: a parameter "x" has its scales in "x<suffix>", a module's
+  /// "m.weight" in "m.<name>", as every linear layer has.
+  std::string spelt(std::string_view suffix, std::string_view module_names) const {
+    constexpr std::string_view kWeight = ".weight";
+    std::string out;
+    for (std::string_view name : alternatives(side().names)) {
+      if (!name.ends_with(kWeight)) {
+        out += cat(out.empty() ? "" : "|", name, suffix);
+        continue;
+      }
+      const std::string_view module = name.substr(0, name.size() - kWeight.size());
+      for (std::string_view own : alternatives(module_names))
+        out += cat(out.empty() ? "" : "|", module, ".", own);
+    }
+    return out;
+  }
+
+  void want(const std::string& names, std::vector<T> types, Shape shape, Part& part) {
+    part.tensor = reader_.want(names, {std::move(types), std::move(shape)}, &part.name);
     good_ = good_ && part.tensor != nullptr;
   }
 
-  void scalar(std::string_view suffix, std::vector<T> types, Part& part) {
-    const Tensor* stored = reader_.peek(with_suffix(side().names, suffix));
-    want(suffix, std::move(types), scalar_shape(stored, side().experts), part);
+  void scalar(const std::string& names, std::vector<T> types, Part& part) {
+    const Tensor* stored = reader_.peek(names);
+    want(names, std::move(types), scalar_shape(stored, side().experts), part);
   }
 
   bool width_fits() {
@@ -149,7 +168,8 @@ class StackFinder {
     part.cols = is_e2m1() ? side().cols / 2 : side().cols;
     Shape shape = stored_shape(side(), part.rows, part.cols);
     if (is_blocks()) shape.back() /= 16, shape.push_back(16);
-    want(is_blocks() ? "_blocks" : "", code_types(scheme()), std::move(shape), part);
+    want(spelt(is_blocks() ? "_blocks" : "", scheme().names.codes), code_types(scheme()),
+         std::move(shape), part);
     if (part.tensor && scheme().kind == SchemeKind::kNone)
       out_.layout_ = plain_layout(part.tensor->type);
   }
@@ -162,11 +182,14 @@ class StackFinder {
     Shape grid = stored_shape(side(), part.rows, part.cols);
     const bool fp8 = scheme().kind == SchemeKind::kFp8Block;
     // A block that holds rows of both halves stands once in the file; halves_are_apart refuses it.
-    if (fp8) grid[1] = l.scale_rows(side().halves * side().rows);
-    want(is_blocks() ? "_scales"
-         : fp8       ? "_scale_inv"
-                     : "_weight_scale",
-         scale_types(scheme()), std::move(grid), part);
+    if (fp8) grid[grid.size() - 2] = l.scale_rows(side().halves * side().rows);
+    const char* suffix = is_blocks() ? "_scales" : fp8 ? "_scale_inv" : "_weight_scale";
+    const std::string names = spelt(suffix, scheme().names.scale);
+    // One scale per row stands as [rows] too, as in any linear layer.
+    const Tensor* stored = reader_.peek(names);
+    const bool channel = scheme().kind == SchemeKind::kFp8Channel;
+    if (channel && stored && stored->shape.size() + 1 == grid.size()) grid.pop_back();
+    want(names, scale_types(scheme()), std::move(grid), part);
   }
 
   bool halves_are_apart() {

@@ -2,6 +2,7 @@
 #include "switchyard/layer/token_routing.h"
 
 #include "switchyard/base/check.h"
+#include "switchyard/checkpoint/loader.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 
@@ -30,6 +31,9 @@ void check_routing_args(const Layer& layer, const ForwardArgs& a) {
   require(
       a.logits.data == nullptr || !ids,
       "forward: logits and expert ids are both given; the ids would make the logits meaningless");
+  require(!ids || !checkpoint::has_notice(layer.weights(), checkpoint::kOutputBias),
+          "forward: expert ids are given, and this layer's experts carry the block's output bias, "
+          "which other weights would scale; give logits, or leave both out");
   require(!ids || plain != factored,
           "forward: caller-given ids need weights of exactly one kind, with or without "
           "routed_scaling_factor");
