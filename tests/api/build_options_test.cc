@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/base/check.h"
+#include "switchyard/checkpoint/loader.h"
 #include "switchyard/resolve/probe.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/usage_error.h"
@@ -173,6 +175,10 @@ void with_parallel_mlp() {
     o.with_parallel_mlp = true;
   });
   EXPECT_THAT(usage_error_of([&] { build(asked); }), HasSubstr("no MLP beside"));
+  checkpoint::LayerWeights unread = weights_of("none");
+  unread.notices = {cat(checkpoint::kUnreadMlp, "tensor 'x' is missing")};
+  EXPECT_THAT(usage_error_of([&] { LayerBuilder::build(unread, asked); }),
+              HasSubstr("tensor 'x' is missing"));
   // What a shared expert would add: the same weights in either place give the same bits.
   checkpoint::LayerWeights shared = weights_of("none"), beside = weights_of("none");
   beside.parallel_mlp = std::move(beside.shared);
@@ -280,6 +286,26 @@ const std::map<std::string, void (*)()> kFields = {
     {"seed", seed},
     {"progress", progress},
 };
+
+// The experts carry the block's output bias: what scales their weights would scale it.
+TEST(BuildOptions, AnOutputBiasIsNeverScaled) {
+  checkpoint::LayerWeights w = weights_of("none");
+  w.notices = {std::string(checkpoint::kOutputBias)};
+  EXPECT_THAT(usage_error_of([&] {
+                LayerBuilder::build(w, with([&](BuildOptions& o) { o.routed_scaling_factor = 2; }));
+              }),
+              HasSubstr("output bias"));
+  const MoeLayer layer = LayerBuilder::build(w, with([&](BuildOptions& o) { o.threads = 2; }));
+  Call call(layer.impl(), 9);
+  const std::vector<std::int32_t> ids(std::size_t(9 * layer.problem().top_k()), -1);
+  const std::vector<float> weights(ids.size(), 0.5f);
+  auto route = [&](ForwardArgs& a) {
+    a.routing.ids = ids.data();
+    a.routing.weights = weights.data();
+  };
+  EXPECT_THAT(usage_error_of([&] { call.run(route); }), HasSubstr("output bias"));
+  EXPECT_EQ(output(layer), output(build({})));
+}
 
 TEST(BuildOptions, EachFieldHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the

@@ -179,17 +179,21 @@ Grid scales_of(const Matrix& m) {
   return {m.layout.scale_rows(m.rows), m.layout.scale_cols(m.cols), 1, m.scales};
 }
 
-/// Unit (row, col) of matrix `half` of `halves`, at its place in one expert's slab.
-std::int64_t place(Storage storage, const Grid& g, std::int64_t halves, std::int64_t half,
-                   std::int64_t row, std::int64_t col) {
+/// Unit (row, col) of matrix `half`.
+struct Unit {
+  std::int64_t half, row, col;
+};
+
+/// The unit's place in one expert's slab of `halves` matrices.
+std::int64_t place(Storage storage, const Grid& g, std::int64_t halves, const Unit& u) {
   const std::int64_t all = halves * g.rows;
   switch (storage) {
     case Storage::kRows:
-      return (half * g.rows + row) * g.cols + col;
+      return (u.half * g.rows + u.row) * g.cols + u.col;
     case Storage::kColumns:
-      return col * all + half * g.rows + row;
+      return u.col * all + u.half * g.rows + u.row;
     case Storage::kInterleavedColumns:
-      return col * all + row * halves + half;
+      return u.col * all + u.row * halves + u.half;
     default:
       throw std::logic_error("no stacked storage");
   }
@@ -205,7 +209,7 @@ std::string stack(const std::vector<std::vector<Grid>>& experts, Storage storage
       for (std::int64_t r = 0; r < first.rows; ++r)
         for (std::int64_t c = 0; c < first.cols; ++c)
           std::memcpy(slab.data() + first.unit * place(storage, first, std::int64_t(halves.size()),
-                                                       std::int64_t(half), r, c),
+                                                       {std::int64_t(half), r, c}),
                       halves[half].bytes.data() + first.unit * (r * first.cols + c),
                       std::size_t(first.unit));
     out += slab;
