@@ -58,7 +58,7 @@ std::vector<float> normals(std::uint64_t seed, std::uint64_t stream, std::int64_
 class Traffic {
  public:
   Traffic(const BenchRoutingOptions& o, const Problem& p, std::int64_t tokens)
-      : tokens_(tokens), hidden_(p.hidden), experts_(p.num_experts()) {
+      : hidden_(p.hidden), experts_(p.num_experts()) {
     const float size = 1 / std::sqrt(float(hidden_));
     weight_ = normals(o.seed, 1, experts_ * hidden_, size);
     choice_bias_ = normals(o.seed, 2, experts_, 0.1f);
@@ -103,7 +103,7 @@ class Traffic {
       table_[std::size_t(i)] = std::int32_t((i / k * 7 + i % k) % experts_);
   }
 
-  std::int64_t tokens_, hidden_, experts_;
+  std::int64_t hidden_, experts_;
   std::vector<float> weight_, choice_bias_;
   std::vector<std::vector<float>> x_, logits_;
   std::vector<std::int64_t> token_ids_;

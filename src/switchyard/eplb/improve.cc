@@ -61,9 +61,7 @@ class Improver {
   static std::size_t at(std::int32_t expert) { return std::size_t(expert); }
   std::size_t rank(std::size_t slot) const { return slot / per_rank_; }
   double heaviest_load() const { return rank_loads_[heaviest_]; }
-  bool holds(std::size_t r, std::int32_t e) const {
-    return holds_[r * counts_.size() + at(e)] != 0;
-  }
+  bool holds(std::size_t r, std::int32_t e) const { return holds_[at(e) * ranks_ + r] != 0; }
   double weight(std::int32_t e) const { return args_.loads[at(e)] / counts_[at(e)]; }
   bool may_hold(std::size_t r, std::int32_t e) const {
     if (holds(r, e)) return false;
@@ -77,7 +75,7 @@ class Improver {
     holds_.assign(ranks_ * counts_.size(), 0);
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       rank_loads_[rank(s)] += weight(slots_[s]);
-      holds_[rank(s) * counts_.size() + at(slots_[s])] = 1;
+      holds_[at(slots_[s]) * ranks_ + rank(s)] = 1;
     }
     heaviest_ =
         std::size_t(std::max_element(rank_loads_.begin(), rank_loads_.end()) - rank_loads_.begin());
@@ -130,7 +128,7 @@ class Improver {
   std::size_t per_rank_, ranks_, heaviest_ = 0;
   std::vector<std::int32_t> counts_;
   std::vector<double> rank_loads_;
-  std::vector<char> holds_;  // [rank][expert]
+  std::vector<char> holds_;  // [expert][rank]: the inner loops run over ranks
   double mean_ = 0;
 };
 
