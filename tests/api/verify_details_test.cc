@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "switchyard/api/judge.h"
 #include "switchyard/layer/judge.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/written_checkpoint.h"
 
 namespace switchyard {
 namespace {
@@ -157,6 +160,65 @@ TEST(DumpStages, HoldEveryStageOfTheTokenAndAgreeWithTheOracle) {
     EXPECT_NE(u.at(p + "hidden").bytes, t.at(p + "hidden").bytes);
     EXPECT_NE(u.at(p + "out").bytes, t.at(p + "out").bytes);
   }
+}
+
+TEST(DumpStages, APathThatCannotBeWrittenIsRefusedBeforeTheWork) {
+  TempDir dir;
+  VerifyOptions o = asked();
+  o.build.progress = [](std::int64_t, std::int64_t) { ADD_FAILURE() << "experts were packed"; };
+  auto refusal = [&](const std::string& path) -> std::string {
+    o.dump_stages = path;
+    try {
+      verify(data_dir("mixtral"), o);
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal("/no/such/stages"), HasSubstr("/no/such/stages: cannot be written"));
+  EXPECT_THAT(refusal(dir.path()), HasSubstr("no regular file"));
+}
+
+// A run that fails leaves the file of an earlier one, and no half of its own.
+TEST(DumpStages, TheFileAppearsWhole) {
+  TempDir dir;
+  VerifyOptions o = asked();
+  o.dump_stages = dir.write("stages.safetensors", "older");
+  o.dump_row = 99;
+  EXPECT_THROW(verify(data_dir("mixtral"), o), UsageError);
+  EXPECT_EQ(test::slurp(o.dump_stages), "older");
+  o.dump_row = 0;
+  verify(data_dir("mixtral"), o);
+  EXPECT_EQ(test::parse_safetensors(o.dump_stages).count("layer0.out"), 1u);
+  EXPECT_FALSE(std::filesystem::exists(o.dump_stages + ".part"));
+}
+
+// Routed experts without an activation quantiser beside a shared one with: the wider limit holds,
+// is said to, and still notices what is wrong.
+TEST(OutputLimit, OfACoarserSharedExpertIsNamed) {
+  const auto spec = std::ranges::find(test::written_specs(), test::Coding::kMxfp4Native,
+                                      &test::WrittenSpec::coding);
+  ASSERT_NE(spec, test::written_specs().end());
+  TempDir dir, wrong;
+  test::WrittenCheckpoint written = test::make_checkpoint(*spec);
+  written.write(dir);
+  for (float& v : written.io.output) v *= 1.08f;  // beyond the wider limit, and not by much
+  written.write(wrong);
+  VerifyOptions o = asked();
+  o.io = dir.path() + "/moe_io.safetensors";
+  const VerifiedLayer v = verify(dir.path(), o).layers.at(0);
+  EXPECT_TRUE(v.ok);
+  EXPECT_EQ(v.budget_rel_l2, 0.06);
+  EXPECT_THAT(v.notices, testing::Contains(HasSubstr("the output's limit 0.06 is that of the "
+                                                     "shared expert's fp8_1x128_ue8m0")));
+  o.io = wrong.path() + "/moe_io.safetensors";
+  const VerifyResult control = verify(wrong.path(), o);
+  EXPECT_FALSE(control.ok);
+  EXPECT_GT(*control.layers.at(0).rel_l2, 0.06);
+  o = asked();
+  o.io = data_dir("deepseek_v3_fp8_block") + "/moe_io.safetensors";
+  EXPECT_THAT(verify(data_dir("deepseek_v3_fp8_block"), o).layers.at(0).notices,
+              testing::Not(testing::Contains(HasSubstr("the output's limit"))));
 }
 
 TEST(DumpStages, WithoutARowTheWorstOneIsTaken) {

@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"tokens = 4", "both given"}},
         Case{{"verify", data("mixtral"), "--row", "4"}, {"row 4", "without a file"}},
         Case{{"verify", data("mixtral"), "--dump-stages", "/no/such/stages", "--row", "2"},
-             {"/no/such/stages", "opened"}},
+             {"/no/such/stages", "cannot be written"}},
         Case{{"verify", data("mixtral"), "--dump-stages", "/tmp/never", "--row", "24"},
              {"row 24", "0..23"}}));
 

@@ -3,12 +3,17 @@
 // oracle, against plain loops, and what they promise beside their numbers.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
+#include "switchyard/api/checkpoint.h"
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/api/machine.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/naive_moe.h"
 #include "tests/support/usage_error.h"
+#include "tests/support/written_checkpoint.h"
 
 namespace switchyard {
 namespace {
@@ -265,6 +270,48 @@ TEST(LatentAndZero, AreRefusedTogetherByTheGateAndByItsReason) {
     EXPECT_THAT(e.what(), HasSubstr("routing_unsupported"));
     EXPECT_THAT(e.what(), HasSubstr("5 zero experts and a latent width of 64"));
   }
+}
+
+// What explain refuses is what a build refuses, in the same words.
+TEST(QuantisedProjections, AreRefusedByExplainAndByTheBuild) {
+  const auto spec =
+      std::ranges::find(test::written_specs(), "kimi_k3_mxfp4", &test::WrittenSpec::name);
+  ASSERT_NE(spec, test::written_specs().end());
+  test::WrittenCheckpoint written = test::make_checkpoint(*spec);
+  auto explained = [&](std::string& text) {
+    test::TempDir dir;
+    written.write(dir);
+    ExplainOptions ask;
+    ask.checkpoint = dir.path();
+    ask.deployment.env = environment();
+    const Explanation e = explain(ask);
+    text = e.text;
+    try {
+      MoeLayer::from_checkpoint(Checkpoint::open(dir.path()), spec->layer, {});
+      EXPECT_TRUE(e.served) << text;
+    } catch (const CannotServe& no) {
+      EXPECT_FALSE(e.served) << no.what();
+      EXPECT_THAT(no.what(), HasSubstr("quant_unsupported: the latent down-projection: projection "
+                                       "weights are stored as e2m1 with e8m0 scales"));
+    }
+    return e.served;
+  };
+  std::string text;
+  EXPECT_TRUE(explained(text)) << text;
+  written.files.config["quantization_config"]["config_groups"]["group_0"]["targets"].push_back(
+      "re:.*routed_expert_(down|up)_proj$");
+  const std::int64_t h = spec->problem.hidden, l = spec->problem.latent;
+  for (const auto& [name, rows, cols] :
+       {std::tuple{"routed_expert_down_proj", l, h}, std::tuple{"routed_expert_up_proj", h, l}}) {
+    const std::string base = spec->block + "." + name + ".weight";
+    ASSERT_EQ(written.files.tensors.erase(base), 1u);
+    written.files.tensors[base + "_packed"] = {
+        "U8", {rows, cols / 2}, std::string(std::size_t(rows * cols / 2), '\x22')};
+    written.files.tensors[base + "_scale"] = {
+        "U8", {rows, cols / 32}, std::string(std::size_t(rows * cols / 32), '\x7f')};
+  }
+  EXPECT_FALSE(explained(text));
+  EXPECT_THAT(text, HasSubstr("the latent down-projection"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaves, Latent, test::every_cpu_leaf(), test::leaf_name);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -140,6 +141,30 @@ TEST_P(Update, WhatDoesNotFitIsNamedAndChangesNothing) {
   EXPECT_NE(output(layer), good) << "a good update follows";
 }
 
+// Activations are divided by these scales.
+TEST_P(Update, AStaticScaleIsFiniteAndPositive) {
+  if (!formats::is_static(leaf().activation)) return;
+  const MoeLayer layer = make_layer(base());
+  const std::vector<std::byte> good = output(layer);
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (float bad : {std::nanf(""), kInf, -kInf, 0.0f, -0.0f, -1e-3f}) {
+    auto refused = [&](auto scale_of) {
+      ExpertWeights w = other().expert(kReplaced);
+      *scale_of(w) = bad;
+      return usage_error_of([&] { live(layer).update_expert(kReplaced, std::move(w)); });
+    };
+    EXPECT_THAT(refused([](ExpertWeights& w) { return &w.gate->input_scale; }),
+                HasSubstr("update_expert: expert 2: gate projection: the input scale is"));
+    EXPECT_THAT(refused([](ExpertWeights& w) { return &w.up.input_scale; }),
+                HasSubstr("update_expert: expert 2: up projection: the input scale is"));
+    EXPECT_THAT(refused([](ExpertWeights& w) { return &w.down.input_scale; }),
+                HasSubstr("update_expert: expert 2: down projection: the input scale is"));
+    EXPECT_EQ(output(layer), good) << bad;
+  }
+  live(layer).update_expert(kReplaced, other().expert(kReplaced));
+  EXPECT_NE(output(layer), good) << "a good update follows";
+}
+
 // Forwards beside updates give the old bits or the new ones, never a mixture.
 TEST_P(Update, AForwardNeverSeesHalfOfOne) {
   const MoeLayer layer = make_layer(base()), fresh = make_layer(with_replaced(base(), other()));
@@ -164,6 +189,24 @@ TEST_P(Update, AForwardNeverSeesHalfOfOne) {
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(output(layer), output(make_layer(base())));
+}
+
+// The leaf and the oracle of one verdict see the same weights, whatever is replaced meanwhile.
+TEST(UpdateBesideJudge, AVerdictNeverMixesOldAndNewWeights) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  const MoeLayer layer = make_layer(weights_of(leaf, 1));
+  const ExpertWeights old = weights_of(leaf, 1).expert(kReplaced);
+  const ExpertWeights next = weights_of(leaf, 7).expert(kReplaced);
+  std::atomic<bool> stop{false};
+  std::thread updater([&] {
+    for (int i = 0; !stop; ++i) live(layer).update_expert(kReplaced, i % 2 == 0 ? next : old);
+  });
+  for (int i = 0; i < 4; ++i)
+    EXPECT_TRUE(test::judge(layer, 9).ok(test::budgets_of(layer))) << "verdict " << i;
+  stop = true;
+  updater.join();
+  live(layer).update_expert(kReplaced, old);
+  EXPECT_EQ(output(layer), output(make_layer(weights_of(leaf, 1))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaves, Update, test::every_cpu_leaf(), test::leaf_name);
@@ -247,7 +290,7 @@ TEST(ExpertLoadCounts, SumToTheChoicesOfEveryForwardThatEndedWell) {
   const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
   Problem p = test::small_problem(leaf);
   p.routing.zero_experts = 2;
-  const MoeLayer layer = make_layer(test::make_weights(p, leaf));
+  MoeLayer layer = make_layer(test::make_weights(p, leaf));
   EXPECT_EQ(layer.expert_load(), (ExpertLoad{std::vector<std::int64_t>(8), 0, 0, 0}));
   Call call(layer.impl(), 4);
   const std::vector<std::int32_t> ids = {0, 3, 5, 3, -1, 7, 6, 3, -1, -1, -1, -1};
@@ -288,9 +331,41 @@ TEST(ExpertLoadCounts, FusedSharedExpertsAreNoChoices) {
   EXPECT_EQ(sum, 15);
 }
 
+// The bank holds experts 6 and 7, whose ids no caller may give and no count has room for.
+TEST(ExpertLoadCounts, TheIdOfAFusedSharedExpertIsRefused) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  Problem p = test::small_problem(leaf);
+  p.num_shared = 2, p.inter = 128, p.shared_inter = 256;
+  BuildOptions o;
+  o.fuse_shared = true;
+  const MoeLayer layer = make_layer(test::make_weights(p, leaf), o);
+  ASSERT_EQ(layer.impl().routed().shape.experts, 8);
+  Call call(layer.impl(), 2);
+  std::vector<std::int32_t> ids = {0, 3, 5, 1, -1, 2};
+  const std::vector<float> weights(6, 0.5f);
+  std::vector<std::int64_t> counts(8, 40);
+  auto run = [&] {
+    return call.run([&](ForwardArgs& a) {
+      a.routing = {ids.data(), weights.data(), nullptr};
+      a.expert_counts = counts.data() + 1;  // six experts, and a canary on either side
+    });
+  };
+  const std::vector<std::byte> good = run();
+  const std::vector<std::int64_t> once = {40, 41, 41, 41, 41, 40, 41, 40};
+  EXPECT_EQ(counts, once);
+  for (std::int32_t id : {6, 7, -2}) {
+    ids[4] = id;
+    EXPECT_THAT(usage_error_of(run), HasSubstr("of token 1, choice 1 is outside -1..5"));
+    EXPECT_EQ(counts, once) << id;
+  }
+  ids[4] = -1;
+  EXPECT_EQ(run(), good);
+  EXPECT_EQ(layer.expert_load(), (ExpertLoad{{2, 2, 2, 2, 0, 2}, 2, 4, 2}));
+}
+
 TEST(ExpertLoadCounts, SeveralCallersLoseNothing) {
   const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
-  const MoeLayer layer = make_layer(test::make_weights(test::small_problem(leaf), leaf));
+  MoeLayer layer = make_layer(test::make_weights(test::small_problem(leaf), leaf));
   std::vector<std::thread> callers;
   std::atomic<bool> stop{false};
   std::int64_t taken = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each field of FfnArgs and of RouteArgs, set to what no other field of the call implies, against
-// the oracles.
+// Each field of FfnArgs, RouteArgs and RouterGemmArgs, set to what no other field of the call
+// implies, against the oracles.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 
 #include "switchyard/layer/bank.h"
 #include "switchyard/ops/route/route.h"
+#include "switchyard/ops/route/router_gemm.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/route_case.h"
 #include "tests/support/usage_error.h"
@@ -387,6 +388,71 @@ TEST(RouteArgs, EachFieldReachesTheChoice) {
     for (std::size_t i = 0; i < want.weights.size(); ++i)
       EXPECT_NEAR(got.weights[i], want.weights[i], 4e-6 * std::fabs(want.weights[i]));
     EXPECT_TRUE(got.ids != before.ids || got.weights != before.weights);
+  }
+}
+
+// ---- router logits ----
+
+/// Operands of a router GEMM in fp32; rows of x and of logits are padded.
+struct RouterCase {
+  static constexpr std::int64_t kRows = 3, kExperts = 5, kHidden = 37, kStride = 41;
+  RouterCase() : x(kRows * kStride, std::nanf("")), weight(kExperts * kHidden), bias(kExperts) {
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (std::int64_t(i) % kStride < kHidden) x[i] = value(i, 29);
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = value(i, 23);
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = value(i, 7);
+  }
+  static float value(std::size_t i, std::size_t period) {
+    return float(i * 5 % period) / 8 - float(period) / 16;
+  }
+  RouterGemmArgs args(std::vector<float>& logits) const {
+    logits.assign(kRows * (kExperts + 2), -1);
+    return {.dtype = Dtype::kF32,
+            .x = x.data(),
+            .x_stride = kStride,
+            .hidden = kHidden,
+            .weight = weight.data(),
+            .bias = bias.data(),
+            .norm_eps = 0.5f,
+            .logits = {logits.data(), kRows, kExperts, kExperts + 2}};
+  }
+  std::vector<float> x, weight, bias;
+};
+
+using RouterChange = std::function<void(RouterGemmArgs&)>;
+
+std::vector<double> logits_of(const RouterCase& c, bool twin, const RouterChange& change) {
+  std::vector<float> logits;
+  RouterGemmArgs a = c.args(logits);
+  change(a);
+  ThreadPool pool(2);
+  if (twin) router_gemm_cpu(a, pool);
+  if (!twin) router_gemm_ref(a);
+  return {logits.begin(), logits.end()};
+}
+
+TEST(RouterGemmArgs, EachFieldReachesTheLogits) {
+  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8] = RouterGemmArgs{};
+  const RouterCase c;
+  std::vector<std::uint16_t> halves;
+  for (float v : c.x) halves.push_back(float_to_bf16(v / 3));
+  const std::vector<float> other_weight(c.weight.rbegin(), c.weight.rend());
+  const std::map<std::string, RouterChange> fields = {
+      {"dtype, x", [&](RouterGemmArgs& a) { a.dtype = Dtype::kBf16, a.x = halves.data(); }},
+      {"x_stride", [](RouterGemmArgs& a) { a.x_stride *= 2, a.logits.rows = 2; }},
+      {"hidden", [](RouterGemmArgs& a) { a.hidden = 20; }},
+      {"weight", [&](RouterGemmArgs& a) { a.weight = other_weight.data(); }},
+      {"bias", [](RouterGemmArgs& a) { a.bias = nullptr; }},
+      {"norm_eps", [](RouterGemmArgs& a) { a.norm_eps = 4; }},
+      {"no norm", [](RouterGemmArgs& a) { a.norm_eps = 0; }},
+      {"logits", [](RouterGemmArgs& a) { a.logits.cols = 3; }}};
+  const std::vector<double> plain = logits_of(c, true, [](RouterGemmArgs&) {});
+  EXPECT_LE(rel(plain, logits_of(c, false, [](RouterGemmArgs&) {})), 1e-6);
+  for (const auto& [field, change] : fields) {
+    SCOPED_TRACE(field);
+    const std::vector<double> want = logits_of(c, false, change);
+    EXPECT_LE(rel(logits_of(c, true, change), want), 1e-6);
+    EXPECT_GT(rel(plain, want), 1e-4) << "the field shows";
   }
 }
 

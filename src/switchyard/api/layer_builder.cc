@@ -117,6 +117,14 @@ const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& 
   return found.leaf;
 }
 
+void check_latent(const LayerWeights& w, const resolve::Report& report) {
+  if (!w.latent) return;
+  const Eligibility verdict = api::ask_latent(*w.latent);
+  if (!verdict.eligible())
+    throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()),
+                      resolve::to_json(report));
+}
+
 /// Where the joint shared FFN may be cut: its rows of FC1, its columns of FC2.
 std::int64_t slice_multiple(const checkpoint::ExpertWeights& shared) {
   const std::int64_t byte = formats::bits_of(shared.down.layout.element) == 4 ? 2 : 1;
@@ -181,6 +189,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   const std::string own = asked.format;
   if (o.format) asked.format = leaves::to_format(*o.format);
   state->report = choose_leaf(asked, d, o);
+  check_latent(weights, state->report);
   state->plan = resolve::make_plan(state->report);
   const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->plan.leaf);
   ensure(leaf->id.quant == asked.format, "the winner ", state->plan.leaf, " is not a leaf of ",

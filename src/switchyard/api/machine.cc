@@ -139,6 +139,13 @@ class Explainer {
                           " cannot be served: ", found.verdict.detail()));
   }
 
+  /// The projections around latent experts are served as they are stored, or not at all.
+  static void ask_latent(Answer& out, const checkpoint::LatentProjection& latent) {
+    const Eligibility verdict = api::ask_latent(latent);
+    if (out.served() && !verdict.eligible())
+      withdraw_winner(out.report, verdict.reason(), verdict.detail());
+  }
+
   // A pinned leaf that names a format says what the sketch leaves open; assuming another one would
   // make the assumption itself the reason to refuse.
   Answer from_sketch() const {
@@ -163,8 +170,10 @@ class Explainer {
               ") is declared but holds no tensor; choose another");
       out.push_back(answer(overlaid(checkpoint.impl().problem(entry.index))));
       out.back().layer = entry;
-      if (checkpoint.impl().problem(entry.index).shared_inter == 0) continue;
+      const Problem& own = checkpoint.impl().problem(entry.index);
+      if (own.shared_inter == 0 && own.latent == 0) continue;
       const checkpoint::LayerReading read = checkpoint.impl().read_layer(entry.index);
+      if (read.weights.latent) ask_latent(out.back(), *read.weights.latent);
       if (read.weights.shared) ask_shared(out.back(), read.weights.shared->format);
     }
     if (out.empty() && options_.layer) checkpoint.impl().problem(*options_.layer);  // throws

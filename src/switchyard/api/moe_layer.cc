@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/api/moe_layer.h"
 
+#include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "switchyard/api/checkpoint.h"
 #include "switchyard/api/layer_builder.h"
@@ -137,6 +139,13 @@ checkpoint::ExpertWeights expert_from(const ExpertArrays& a, const ops::FfnShape
   return w;
 }
 
+/// What tells the activations of two layers' experts `e` apart.
+auto constants_of(const Problem& p, std::int64_t e) {
+  const ActivationParams a = lower(p.activation, e);
+  return std::tuple(a.type, a.form, a.has_limit, a.limit_after, a.alpha, a.beta,
+                    a.has_limit ? a.limit : 0.0f);
+}
+
 /// The arrays while they are guaranteed to live, null afterwards.
 using Borrowed = std::shared_ptr<const LayerArrays*>;
 
@@ -200,6 +209,15 @@ void MoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, std::
           "update_expert: layer ", index, " of the checkpoint is stored as ",
           show_format(weights.problem.format), ", this layer runs ", show_format(own),
           " as it was stored; give weights in that format or unquantised ones");
+  const std::int64_t experts = std::min(weights.problem.num_experts(), problem().num_experts());
+  require(e >= 0 && e < experts, "update_expert: expert ", e, " is outside 0..", experts - 1,
+          ", the routed experts that layer ", index, " of the checkpoint and this layer have");
+  // The packed expert computes with the layer's activation, whatever the checkpoint declares.
+  require(constants_of(weights.problem, e) == constants_of(problem(), e), "update_expert: expert ",
+          e, " of layer ", index, " of the checkpoint computes ",
+          to_string(type_of(weights.problem.activation)), ", this layer ",
+          to_string(type_of(problem().activation)),
+          ", or both the same with other constants; give weights of the same activation");
   weights = layer::convert_format(std::move(weights), *layer.options().leaf);
   layer.update_expert(e, weights.expert(e));
 }

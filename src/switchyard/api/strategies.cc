@@ -2,11 +2,13 @@
 #include "switchyard/api/strategies.h"
 
 #include <string>
+#include <utility>
 
 #include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/ops/projection/can_project.h"
 #include "switchyard/resolve/switches.h"
 
 namespace switchyard {
@@ -89,6 +91,17 @@ leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,
   p.routing.zero_experts = 0;
   found.verdict = found.leaf->can_implement(p, d);
   return found;
+}
+
+Eligibility ask_latent(const checkpoint::LatentProjection& latent) {
+  for (const auto& [name, matrix] :
+       {std::pair{"down", &latent.down}, std::pair{"up", &latent.up}}) {
+    const Eligibility verdict = ops::can_project(matrix->layout);
+    if (!verdict.eligible())
+      return Eligibility::no(verdict.reason(),
+                             cat("the latent ", name, "-projection: ", verdict.detail()));
+  }
+  return Eligibility::yes();
 }
 
 }  // namespace api

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "switchyard/checkpoint/layer_weights.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/problem.h"
 #include "switchyard/leaves/registry.h"
@@ -26,5 +27,8 @@ Eligibility can_build(const Problem& problem, const Deployment& deployment);
 /// The leaf that would run a shared expert of `format` beside `problem`, and its verdict.
 leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,
                               const Deployment& deployment);
+
+/// Whether the projections of a latent layer can be computed as they are stored.
+Eligibility ask_latent(const checkpoint::LatentProjection& latent);
 
 }  // namespace switchyard::api

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <optional>
 #include <span>
 
 #include "switchyard/api/judge.h"
@@ -7,6 +7,7 @@
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
+#include "switchyard/base/whole_file.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/moe_io.h"
 #include "switchyard/checkpoint/write_safetensors.h"
@@ -98,6 +99,21 @@ void dump_stages(const Subject& s, std::int64_t row, std::vector<checkpoint::Nam
     out.push_back(to_tensor(stage, s.layer.impl().weights().layer));
 }
 
+/// The limit to a given output. A shared expert may quantise its activations more coarsely than the
+/// routed ones (DeepSeek V4); the wider limit then holds for the whole, and a notice says so.
+double output_limit(const layer::Layer& layer, std::vector<std::string>& notices) {
+  const formats::ActivationQuant routed = layer.routed().shape.quant;
+  const double limit = layer::budgets_of(routed).output;
+  if (layer.shared() == nullptr) return limit;
+  const formats::ActivationQuant shared = layer.shared()->shape.quant;
+  const double wider = layer::budgets_of(shared).output;
+  if (wider <= limit) return limit;
+  notices.push_back(cat("the output's limit ", wider, " is that of the shared expert's ",
+                        to_string(shared), " activations; the routed experts' (", to_string(routed),
+                        ") alone would have ", limit));
+  return wider;
+}
+
 VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry,
                            const VerifyOptions& o, std::vector<checkpoint::NamedTensor>& stages) {
   const std::int64_t hidden = checkpoint.impl().problem(entry.index).hidden;
@@ -140,12 +156,8 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   const std::vector<double> expected = widened(trial.output);
   v.rel_l2 = layer::rel_l2(j.out.data(), expected.data(), expected.size());
   if (LayerBuilder::requantised(layer)) return v;
-  // A shared expert may quantise its activations more coarsely than the routed ones (DeepSeek V4).
-  double limit = budgets.output;
-  if (const layer::ExpertBank* shared = layer.impl().shared())
-    limit = std::max(limit, layer::budgets_of(shared->shape.quant).output);
-  v.budget_rel_l2 = limit;
-  v.ok = v.ok && *v.rel_l2 <= limit;
+  v.budget_rel_l2 = output_limit(layer.impl(), v.notices);
+  v.ok = v.ok && *v.rel_l2 <= *v.budget_rel_l2;
   return v;
 }
 
@@ -184,12 +196,17 @@ VerifyResult verify(const std::string& path, const VerifyOptions& options) {
   VerifyResult result{.ok = true, .layers = {}, .notices = checkpoint.impl().notices()};
   require(!options.dump_row || !options.dump_stages.empty(), "row ", options.dump_row.value_or(0),
           " is given without a file for its stages; name one or leave the row out");
+  std::optional<WholeFile> dump;  // a path that cannot be written is refused before the work
+  if (!options.dump_stages.empty()) dump.emplace(options.dump_stages);
   std::vector<checkpoint::NamedTensor> stages;
   for (const LayerEntry& entry : chosen_layers(checkpoint, options.layer)) {
     result.layers.push_back(verify_layer(checkpoint, entry, options, stages));
     result.ok = result.ok && result.layers.back().ok;
   }
-  if (!options.dump_stages.empty()) checkpoint::write_safetensors(options.dump_stages, stages);
+  if (dump) {
+    checkpoint::write_safetensors(dump->out(), stages);
+    dump->commit();
+  }
   return result;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/checkpoint/write_safetensors.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "switchyard/base/check.h"
 
@@ -31,17 +31,13 @@ std::string header_of(const std::vector<NamedTensor>& tensors) {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors) {
   const std::string header = header_of(tensors);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  require(file.is_open(), path, ": cannot be opened for writing; choose another path");
   for (int shift = 0; shift < 64; shift += 8)  // little-endian length
-    file.put(char(std::uint64_t(header.size()) >> shift & 0xff));
-  file.write(header.data(), std::streamsize(header.size()));
+    out.put(char(std::uint64_t(header.size()) >> shift & 0xff));
+  out.write(header.data(), std::streamsize(header.size()));
   for (const NamedTensor& t : tensors)
-    file.write(reinterpret_cast<const char*>(t.bytes.data()), std::streamsize(t.bytes.size()));
-  file.flush();
-  require(file.good(), path, ": writing failed; is there room on the device?");
+    out.write(reinterpret_cast<const char*>(t.bytes.data()), std::streamsize(t.bytes.size()));
 }
 
 }  // namespace switchyard::checkpoint

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,8 @@ struct NamedTensor {
   std::vector<std::byte> bytes;
 };
 
-/// Writes `tensors` as one safetensors file, replacing what is there.
-/// Errors:  UsageError when the file cannot be written; InternalError for bytes that are not the
-///          shape's, or a name that comes twice.
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+/// Writes `tensors` as one safetensors file; whether `out` took them is the caller's to ask.
+/// Errors:  InternalError for bytes that are not the shape's, or a name that comes twice.
+void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors);
 
 }  // namespace switchyard::checkpoint

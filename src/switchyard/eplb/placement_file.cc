@@ -2,11 +2,10 @@
 #include "switchyard/eplb/placement_file.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/whole_file.h"
 #include "switchyard/checkpoint/json_text.h"
 #include "switchyard/checkpoint/mapped_file.h"
 
@@ -85,13 +84,9 @@ Placement parse_placement(std::string_view text, std::string_view where) {
 
 void write_placement(const Placement& placement, const std::string& path) {
   placement.check("placement");
-  const std::string part = path + ".part";  // a reader never sees half a file under the final name
-  std::ofstream out(part, std::ios::binary | std::ios::trunc);
-  out << placement_text(placement);
-  out.close();
-  bool written = !out.fail() && std::rename(part.c_str(), path.c_str()) == 0;
-  if (!written) std::remove(part.c_str());
-  require(written, path, ": cannot be written; check the folder, its permissions and free space");
+  WholeFile file(path);
+  file.out() << placement_text(placement);
+  file.commit();
 }
 
 Placement read_placement(const std::string& path) {

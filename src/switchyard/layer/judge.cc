@@ -7,6 +7,7 @@
 #include <set>
 
 #include "switchyard/layer/oracle.h"
+#include "switchyard/layer/single_rank.h"
 
 namespace switchyard::layer {
 namespace {
@@ -63,7 +64,7 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   f.weights_out = run.weights.data();
   f.capture = &capture;
   f.workspace = workspace.bytes();
-  layer.forward(f);
+  single_rank_forward(layer, f);  // judge() holds the gate
   return run;
 }
 
@@ -188,6 +189,7 @@ bool Judgement::ok(const Budgets& b) const {
 
 Judgement judge(const Layer& layer, const JudgeArgs& a) {
   const std::int64_t hidden = layer.problem().hidden;
+  const auto reading = layer.reading();  // the leaf and the oracle must see the same weights
   const LeafRun run = run_leaf(layer, a);
   OracleArgs ask{.tokens = a.tokens,
                  .hidden = run.exact.data(),
@@ -196,7 +198,7 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
                  .leaf_ids = run.ids.data(),
                  .leaf_weights = run.weights.data()};
   if (!run.latent.empty()) ask.leaf_latent = run.latent.data();
-  OracleResult oracle = run_oracle(layer, ask);
+  OracleResult oracle = run_oracle_held(layer, ask);
   Judgement j;
   const Flips flips = count_flips(layer, run, oracle, j);
   if (j.codes_differing > 0) {
@@ -206,7 +208,7 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
       ask.leaf_shared_inter = run.shared_inter.data();
       ask.use_leaf_shared_inter = flips.shared.data();
     }
-    oracle = run_oracle(layer, ask);
+    oracle = run_oracle_held(layer, ask);
   }
   j.ids = run.ids;
   j.ids_differing = oracle.ids_differing;

@@ -183,6 +183,10 @@ checkpoint::ExpertSource packed_experts(const Layer& layer) {
 
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   const std::shared_lock<std::shared_mutex> reading = layer.reading();
+  return run_oracle_held(layer, a);
+}
+
+OracleResult run_oracle_held(const Layer& layer, const OracleArgs& a) {
   const ExpertBank& bank = layer.routed();
   OracleResult result;
   Choice own = choose(layer, a);

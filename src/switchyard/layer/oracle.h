@@ -14,9 +14,8 @@ inline constexpr double kNearTie = 1e-5;
 
 /// What the oracle is asked, beside the layer: the tokens, and what the leaf chose and quantised.
 ///
-/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens, E+Z]
-/// or
-///          empty, then the oracle's own router runs; leaf_ids [tokens, k];
+/// Shapes:  hidden [tokens, H] fp32 dense, exact values of the layer's dtype; logits [tokens,
+///          E+Z] or empty, then the oracle's own router runs; leaf_ids [tokens, k];
 ///          leaf_inter [tokens * choices, I], or null; use_leaf_inter [tokens * choices] or null;
 ///          leaf_shared_inter [tokens, shared I] or null; use_leaf_shared_inter [tokens] or null;
 ///          leaf_latent [tokens, L], or null.
@@ -53,5 +52,8 @@ checkpoint::ExpertSource packed_experts(const Layer& layer);
 /// Runs the whole layer in double: router, routing, experts, shared expert, finalize. Slow;
 /// allocates.
 OracleResult run_oracle(const Layer& layer, const OracleArgs& args);
+/// The same for a caller that holds Layer::reading(), so that a forward and the oracle see the same
+/// weights.
+OracleResult run_oracle_held(const Layer& layer, const OracleArgs& args);
 
 }  // namespace switchyard::layer

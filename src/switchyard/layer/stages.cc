@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/layer/oracle.h"
+#include "switchyard/layer/single_rank.h"
 #include "switchyard/layer/token_routing.h"
 #include "switchyard/ops/quantize/quantize.h"
 
@@ -62,9 +63,8 @@ struct Probe {
                          .latent = latent.empty() ? nullptr : latent.data()};
     ForwardArgs f = args();
     f.capture = &capture;
-    layer.forward(f);
+    single_rank_forward(layer, f);  // stages_of() holds the gate
     find_logits();
-    const auto reading = layer.reading();
     for (std::int64_t j = layer.problem().top_k(); j < s.top_k; ++j)
       ids[std::size_t(j)] =
           std::int32_t(layer.problem().num_experts() + j - layer.problem().top_k());
@@ -213,13 +213,13 @@ void add_oracle(const Probe& p, std::vector<Stage>& out) {
   const ExpertBank& bank = p.layer.routed();
   const std::int64_t k = p.s.top_k, i = p.s.inter;
   const OracleResult whole =
-      run_oracle(p.layer, {.tokens = 1,
-                           .hidden = p.hidden.data(),
-                           .token_ids = p.a.token_ids,
-                           .logits = p.a.logits,
-                           .leaf_ids = p.ids.data(),
-                           .leaf_weights = p.weights.data(),
-                           .leaf_latent = p.latent.empty() ? nullptr : p.latent.data()});
+      run_oracle_held(p.layer, {.tokens = 1,
+                                .hidden = p.hidden.data(),
+                                .token_ids = p.a.token_ids,
+                                .logits = p.a.logits,
+                                .leaf_ids = p.ids.data(),
+                                .leaf_weights = p.weights.data(),
+                                .leaf_latent = p.latent.empty() ? nullptr : p.latent.data()});
   std::vector<double> inter(std::size_t(k * i), double(kNone));
   std::vector<double> rows(std::size_t(k * p.s.hidden));
   const checkpoint::ExpertSource source = packed_experts(p.layer);
@@ -254,6 +254,7 @@ void add_oracle(const Probe& p, std::vector<Stage>& out) {
 
 std::vector<Stage> stages_of(const Layer& layer, const JudgeArgs& args) {
   require(args.tokens == 1, "stages: ", args.tokens, " tokens are given; give the one to look at");
+  const auto reading = layer.reading();  // every stage must see the same weights
   Probe probe(layer, args);
   probe.run();
   std::vector<Stage> out;

@@ -22,6 +22,16 @@ void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2
                        *layer.options().pool);
 }
 
+/// Fused shared experts have ids behind the routed ones, which are no choice of a caller's.
+void check_caller_ids(const Layer& layer, const ForwardArgs& a) {
+  const Problem& p = layer.problem();
+  const std::int64_t k = p.top_k(), ids = p.num_experts() + p.routing.zero_experts;
+  for (std::int64_t i = 0; i < a.tokens * k; ++i)
+    require(a.routing.ids[i] >= -1 && a.routing.ids[i] < ids, "expert id ", a.routing.ids[i],
+            " of token ", i / k, ", choice ", i % k, " is outside -1..", ids - 1,
+            "; -1 skips a choice");
+}
+
 }  // namespace
 
 void check_routing_args(const Layer& layer, const ForwardArgs& a) {
@@ -49,6 +59,7 @@ void check_routing_args(const Layer& layer, const ForwardArgs& a) {
           "neither");
   require(layer.problem().routing.choice != ChoiceRule::kCaller || ids,
           "forward: this layer's routing is the caller's, so ids and weights must be given");
+  if (ids) check_caller_ids(layer, a);
 }
 
 void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,
@@ -94,7 +105,6 @@ void take_caller_routing(const Layer& layer, const ForwardArgs& a, Routed& r) {
     }
 }
 
-/// Hands out what the caller asked to see of the routing.
 void report_routing(const Layer& layer, const ForwardArgs& a, const Routed& r) {
   const std::int64_t k = layer.problem().top_k();
   for (std::int64_t t = 0; t < a.tokens; ++t)

@@ -7,9 +7,7 @@ namespace switchyard::layer {
 
 /// Where routing leaves its choice.
 ///
-/// Shapes:  ids, weights [tokens, width], of which the first k columns are routing's; the fused
-/// shared
-///          experts fill the rest.
+/// Shapes:  ids, weights [tokens, width]: k columns of routing's, then the fused shared experts.
 struct Routed {
   std::span<std::int32_t> ids;
   std::span<float> weights;
@@ -28,7 +26,8 @@ void route_tokens(const Layer& layer, const ForwardArgs& args, Dtype hidden_dtyp
 void append_shared(const Layer& layer, const ForwardArgs& args, Routed& routed);
 /// The caller's ids and weights instead.
 void take_caller_routing(const Layer& layer, const ForwardArgs& args, Routed& routed);
-/// Checks what the call says about its routing. Errors: UsageError for contradictory fields.
+/// Checks what the call says about its routing.
+/// Errors:  UsageError for contradictory fields, and for an id outside -1 .. E + Z - 1.
 void check_routing_args(const Layer& layer, const ForwardArgs& args);
 /// Hands out what the caller asked to see of the routing.
 void report_routing(const Layer& layer, const ForwardArgs& args, const Routed& routed);

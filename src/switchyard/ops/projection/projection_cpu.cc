@@ -7,6 +7,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/float_env.h"
 #include "switchyard/base/span2d.h"
+#include "switchyard/ops/projection/can_project.h"
 #include "switchyard/ops/projection/projection.h"
 
 namespace switchyard::ops {
@@ -143,11 +144,18 @@ class Projection {
 
 }  // namespace
 
+Eligibility can_project(const formats::WeightLayout& w) {
+  if (w.scale == formats::ScaleType::kNone && !w.global_scale && formats::bits_of(w.element) == 16)
+    return Eligibility::yes();
+  return Eligibility::no(
+      Reject::kQuantUnsupported,
+      cat("projection weights are stored as ", to_string(w.element), " with ", to_string(w.scale),
+          " scales; served are bf16 and fp16 without scales"));
+}
+
 PanelLayout ProjectionShape::layout() const {
-  require(weights.scale == formats::ScaleType::kNone && !weights.global_scale &&
-              formats::bits_of(weights.element) == 16,
-          "projection weights are stored as ", to_string(weights.element), " with ",
-          to_string(weights.scale), " scales; served are bf16 and fp16 without scales");
+  const Eligibility verdict = can_project(weights);
+  require(verdict.eligible(), verdict.detail());
   return make_panel_layout(weights, out, in);
 }
 
