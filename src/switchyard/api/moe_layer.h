@@ -81,8 +81,8 @@ struct LayerArrays {
 ///
 /// Shapes:  gate, up [I, H'] and down [H', I] row-major in `dtype` (gate null for one-projection
 ///          kinds); gate_bias, up_bias [I], down_bias [H'] fp32 or null.
-/// Units:   the input scales multiply (dequantise); read where the format's are static, both or
-/// none.
+/// Units:   the input scales multiply (dequantise); both or none, read where the format's are
+///          static.
 struct ExpertArrays {
   Dtype dtype = Dtype::kBf16;
   const void* gate = nullptr;
@@ -141,8 +141,10 @@ class MoeLayer {
   /// another. A later forward gives the bits of a layer built with them. Static scales: FC2's is
   /// the given one, else it stays; FC1's serves all experts and stays, a larger one is refused.
   /// Blocks until the forwards in flight have ended, and holds back new ones while it copies one
-  /// expert. Errors:  UsageError that names what differs from the layer; the layer is then
-  /// unchanged.
+  /// expert. Memory: the layer keeps the newest weights of every replaced expert beside the packed
+  /// ones, as its format stores them (expert_stored_bytes()), for verification; neither packed_bytes()
+  /// nor the memory limit counts them.
+  /// Errors:  UsageError that names what differs from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, const ExpertArrays& arrays);
   /// The same with expert `e` of layer `index` of a checkpoint, which is checked as a whole first.
   void update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index);

@@ -102,8 +102,9 @@ class Layer {
   /// Static scales: FC2's is the new expert's own. FC1's serves all experts and stays as it is: an
   /// expert that declares a larger one is refused, as it would change every other expert. An expert
   /// that declares none keeps the layer's (its predecessor's in FC2), calibrated on the old
-  /// weights. `expert` must own its storage, or what it borrows must outlive the layer. Errors:
-  /// UsageError that names what differs from the layer; the layer is then unchanged.
+  /// weights. `expert` must own its storage, or what it borrows must outlive the layer, which keeps
+  /// it (one per expert, the newest) for the oracle. Errors: UsageError that names what differs
+  /// from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
   /// Raises FC1's static scale to `scale`, the maximum over the experts of all ranks; for the part
   /// of one rank, before its first forward.
@@ -115,7 +116,7 @@ class Layer {
   /// The same, and the counts start at zero again.
   ExpertLoad take_expert_load() const { return load_.take(); }
   /// Where forwards are counted; for schedulers.
-  LoadTable& load_table() const { return load_; }
+  LoadCounter& load_counter() const { return load_; }
   /// Bytes that a forward of up to `max_tokens` tokens needs.
   std::size_t workspace_bytes(std::int64_t max_tokens) const;
   /// Runs the layer; allocates nothing. Errors: UsageError for a broken argument.
@@ -132,7 +133,7 @@ class Layer {
   std::shared_ptr<ExpertUpdates> updates_ = std::make_shared<ExpertUpdates>();
   std::mutex change_;  // calibrations and updates take turns
   UpdateGate gate_;
-  mutable LoadTable load_;
+  mutable LoadCounter load_;
   std::string leaf_id_, shared_leaf_id_;
 };
 

@@ -36,7 +36,7 @@ class UpdateGate {
 };
 
 /// Counts of whole forwards; a snapshot never shows half of one.
-class LoadTable {
+class LoadCounter {
  public:
   /// Counts for `ids` expert ids, zero experts included. Errors: none; call before the first use.
   void reset(std::int64_t ids) { load_.choices.assign(std::size_t(ids), 0); }

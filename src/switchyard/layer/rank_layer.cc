@@ -193,7 +193,7 @@ void RankLayer::forward(const ForwardArgs& a) {
                       layer.shared() != nullptr ? parts.shared_out.data() : nullptr};
     exchange_->combine(std::move(ticket), {&finisher, Finisher::row});
     report_routing(layer, a, routed);
-    layer.load_table().add(routed.ids.data(), a.tokens, layer.problem().top_k(), routed.width);
+    layer.load_counter().add(routed.ids.data(), a.tokens, layer.problem().top_k(), routed.width);
   } catch (const Error& e) {
     group_.abort(e.what());  // or the others would wait for this rank
     throw;

@@ -239,7 +239,7 @@ void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
   if (layer.shared() != nullptr) run_shared(layer, a, parts);
   run_routed(layer, a, routed, parts);
   report_routing(layer, a, routed);
-  layer.load_table().add(routed.ids.data(), a.tokens, layer.problem().top_k(), routed.width);
+  layer.load_counter().add(routed.ids.data(), a.tokens, layer.problem().top_k(), routed.width);
   if (a.unfinalised != nullptr) write_unfinalised(layer, a, routed, parts);
 }
 

@@ -18,8 +18,8 @@ struct FormatSpec {
 };
 
 /// The CPU chain, first rejection wins: format, device, shapes, slots, adapters, no zero experts
-/// beside a latent width. Every dtype, routing, activation, bias and
-/// activation mode is served.
+/// beside a latent width. Every dtype, routing, activation,
+/// bias and activation mode is served.
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d);
 /// The CUDA chain, first rejection wins: format, device, dependency, architecture, dtype, f32 mode,
 /// shapes, slots, adapters, no latent width, kernels built.
