@@ -7,6 +7,7 @@
 
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/base/random.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/probe.h"
 
@@ -210,7 +211,7 @@ MoeLayer build_layer(LayerWeights weights, BuildOptions options, CpuIsa isa) {
 }
 
 Call::Call(const layer::Layer& l, std::int64_t t, std::uint64_t seed)
-    : layer(l), tokens(t), workspace(l.workspace_bytes(t)) {
+    : layer(l), tokens(t), workspace(layer::on_cuda(l) ? 0 : l.workspace_bytes(t)) {
   const std::int64_t h = l.problem().hidden;
   const Random random(seed, 9);
   std::vector<float> x(std::size_t(tokens * h));
@@ -247,7 +248,11 @@ std::vector<std::byte> Call::run(const std::function<void(ForwardArgs&)>& change
   std::ranges::fill(workspace.bytes(), std::byte(0xff));
   ForwardArgs a = args();
   if (change) change(a);
-  layer.forward(a);
+  if (layer::on_cuda(layer)) {
+    layer::forward_from_host(layer, a);
+  } else {
+    layer.forward(a);
+  }
   return out;
 }
 

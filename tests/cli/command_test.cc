@@ -404,7 +404,8 @@ TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
 }
 
 TEST(ExitStatus, OneWhenNothingCanServe) {
-  Finished done = run_command({"explain", "--preset", "tiny", "--device", "cuda", "--sm", "90"});
+  Finished done = run_command(
+      {"explain", "--preset", "tiny", "--format", "nvfp4", "--device", "cuda", "--sm", "90"});
   EXPECT_EQ(done.status, 1);
   EXPECT_EQ(done.err, "");
   EXPECT_THAT(done.out, HasSubstr("path_not_enabled"));

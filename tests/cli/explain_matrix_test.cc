@@ -64,7 +64,7 @@ TEST_P(Matrix, CpuServesEveryFormatWithItsOwnLeaf) {
   }
 }
 
-TEST_P(Matrix, CudaLeavesWithoutKernelsSayPathNotEnabled) {
+TEST_P(Matrix, CudaLeavesServeWhereTheirKernelsAreBuilt) {
   for (int sm : {90, 100}) {
     for (const std::string& format : kFormats) {
       ExplainOptions options;
@@ -73,15 +73,16 @@ TEST_P(Matrix, CudaLeavesWithoutKernelsSayPathNotEnabled) {
       options.device_pinned = true;
       options.deployment.device = Device::kCuda;
       options.sm = sm;
-      Json report = ask(options, false);
-      EXPECT_EQ(report["winner"], "");
-      EXPECT_EQ(report["selected_by"], "failed");
+      const bool built = format == "bf16", serves = built && sm == 90;
+      Json report = ask(options, serves);
+      EXPECT_EQ(report["winner"], serves ? leaf_id("cuda", format) : "");
+      EXPECT_EQ(report["selected_by"], serves ? "pinned" : "failed");
       EXPECT_EQ(report["deployment"]["env"]["sm"], sm);
       auto said = reasons(report);
-      EXPECT_EQ(said.size(), kFormats.size());
+      EXPECT_EQ(said.size(), kFormats.size() - (serves ? 1 : 0));
+      const std::string own = serves ? "" : built ? "sm_unsupported" : "path_not_enabled";
       for (const std::string& other : kFormats)
-        EXPECT_EQ(said[leaf_id("cuda", other)],
-                  other == format ? "path_not_enabled" : "quant_unsupported");
+        EXPECT_EQ(said[leaf_id("cuda", other)], other == format ? own : "quant_unsupported");
     }
   }
 }

@@ -289,6 +289,14 @@ void trace(const Bench& b) {
   EXPECT_TRUE(t.routed_here);
 }
 
+// A stream belongs to cuda; on the CPU it changes nothing.
+void stream(const Bench& b) {
+  Call call(b.layer.impl(), kTokens);
+  const std::vector<std::byte> without = call.run();
+  int handle = 0;
+  EXPECT_EQ(call.run([&](ForwardArgs& a) { a.stream = {&handle}; }), without);
+}
+
 void workspace(const Bench& b) {
   Call call(b.layer.impl(), kTokens);
   const std::vector<std::byte> want = call.run();
@@ -319,15 +327,16 @@ const std::map<std::string, void (*)(const Bench&)> kFields = {
     {"weights_out", weights_out},
     {"capture", capture},
     {"trace", trace},
+    {"stream", stream},
     {"workspace", workspace},
 };
 
 TEST(ForwardArgsFields, EachHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the
   // struct stops here until it has a case above.
-  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15] =
+  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16] =
       ForwardArgs{};
-  EXPECT_EQ(kFields.size(), 15u);
+  EXPECT_EQ(kFields.size(), 16u);
 }
 
 using ForwardArgsOf = test::EveryLeaf;

@@ -45,7 +45,8 @@ Deployment home_of(const Leaf& leaf, int sm = 90) {
                        leaf.device == Device::kCuda ? gpu_environment(sm) : plain_environment());
 }
 
-// The verdict of a leaf with everything that it needs: cuda's is the one no of kernels to come.
+// The verdict of a leaf with everything that it needs: without kernels cuda's is the one no of
+// those to come.
 bool admitted(const Leaf& leaf, const Problem& p, const Deployment& d) {
   Eligibility v = leaf.can_implement(p, d);
   if (leaf.device == Device::kCpu || leaf.ffn != nullptr) return v.eligible();
@@ -187,8 +188,25 @@ TEST(Gate, CudaLeavesJudgeTheArchitecture) {
     Eligibility old = leaf->can_implement(own, home_of(*leaf, 89));
     EXPECT_EQ(old.reason(), Reject::kSmUnsupported);
     EXPECT_THAT(old.detail(), testing::AllOf(HasSubstr("89"), HasSubstr("90")));
-    for (int sm : {90, 100}) EXPECT_TRUE(admitted(*leaf, own, home_of(*leaf, sm))) << sm;
+    EXPECT_TRUE(admitted(*leaf, own, home_of(*leaf, 90)));
+    const Eligibility newer = leaf->can_implement(own, home_of(*leaf, 100));
+    const bool built = leaf->ffn != nullptr;  // machine code runs on its own architecture
+    EXPECT_EQ(newer.reason(), built ? Reject::kSmUnsupported : Reject::kPathNotEnabled);
+    if (built) {
+      EXPECT_THAT(newer.detail(), testing::AllOf(HasSubstr("100"), HasSubstr("90 only")));
+    }
   }
+}
+
+TEST(Gate, TheCudaKernelsOfThisVersionReadBf16) {
+  const Leaf* leaf = find_leaf("none", Device::kCuda).leaf;
+  ASSERT_NE(leaf->ffn, nullptr);
+  Problem p = problem_of("none");
+  EXPECT_TRUE(leaf->can_implement(p, home_of(*leaf)).eligible());
+  p.dtype = Dtype::kFp16;
+  const Eligibility v = leaf->can_implement(p, home_of(*leaf));
+  EXPECT_EQ(v.reason(), Reject::kDtypeUnsupported);
+  EXPECT_THAT(v.detail(), testing::AllOf(HasSubstr("fp16"), HasSubstr("bf16")));
 }
 
 TEST(Gate, Fp32ExistsOnTheCpuOnly) {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "switchyard/layer/bank.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 #include "tests/cases/leaf_case.h"
@@ -310,9 +311,19 @@ void workspace() {
             kBudget);
 }
 
+// A stream belongs to the CUDA twin: there it is required, here it changes nothing.
+void stream() {
+  Ffn f("none");
+  const std::vector<double> without = f.run();
+  int handle = 0;
+  EXPECT_EQ(f.run([&](FfnArgs& a) { a.stream = {&handle}; }), without);
+  FfnArgs bad = f.args();
+  EXPECT_THAT(test::usage_error_of([&] { grouped_ffn_cuda(bad); }), testing::HasSubstr("stream"));
+}
+
 TEST(FfnArgs, EachFieldReachesTheKernels) {
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21, f22] = FfnArgs{};
+                         f18, f19, f20, f21, f22, f23] = FfnArgs{};
   // Fields that mean nothing without each other share a case.
   const std::map<std::string, void (*)()> fields = {{"shape", shape},
                                                     {"layout", packed_and_layout},
@@ -335,8 +346,9 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"capture", capture},
                                                     {"pool", pool_and_isa},
                                                     {"isa", pool_and_isa},
+                                                    {"stream", stream},
                                                     {"workspace", workspace}};
-  EXPECT_EQ(fields.size(), 22u) << "a field that joins the struct needs a case";
+  EXPECT_EQ(fields.size(), 23u) << "a field that joins the struct needs a case";
   for (const auto& [field, run] : fields) {
     SCOPED_TRACE(field);
     run();

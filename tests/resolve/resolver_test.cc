@@ -167,7 +167,7 @@ TEST_F(Resolver, APinOverrulesAPreferenceAndSaysSo) {
   EXPECT_THAT(heard_[0], HasSubstr("CUTLASS"));
 }
 
-TEST_F(Resolver, CudaLeavesWithoutKernelsAreNotEnabled) {
+TEST_F(Resolver, CudaLeavesServeWhereTheirKernelsAreBuilt) {
   for (const std::string& preset : preset_names())
     for (const std::string& format : leaves::format_names())
       for (int sm : {90, 100}) {
@@ -175,12 +175,15 @@ TEST_F(Resolver, CudaLeavesWithoutKernelsAreNotEnabled) {
         p.format = format;
         Report r = resolve(p, deployment_on(Device::kCuda, gpu_environment(sm)),
                            {.device = Device::kCuda});
-        EXPECT_EQ(r.winner, "");
-        ASSERT_EQ(r.rejected.size(), leaves::all_leaves(Device::kCuda).size());
-        for (const Rejection& rejection : r.rejected) {
-          bool own = rejection.candidate == "switchyard.cuda.fused_moe." + format;
-          EXPECT_EQ(rejection.reason, own ? Reject::kPathNotEnabled : Reject::kQuantUnsupported);
-        }
+        const std::string own = "switchyard.cuda.fused_moe." + format;
+        const bool built = leaves::find_leaf(format, Device::kCuda).leaf->ffn != nullptr;
+        const bool serves = built && sm == 90;
+        EXPECT_EQ(r.winner, serves ? own : "");
+        ASSERT_EQ(r.rejected.size(), leaves::all_leaves(Device::kCuda).size() - (serves ? 1 : 0));
+        const Reject own_reason = built ? Reject::kSmUnsupported : Reject::kPathNotEnabled;
+        for (const Rejection& rejection : r.rejected)
+          EXPECT_EQ(rejection.reason,
+                    rejection.candidate == own ? own_reason : Reject::kQuantUnsupported);
       }
 }
 

@@ -13,6 +13,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/tune/roof.h"
@@ -62,7 +63,11 @@ std::vector<std::string> overrides_of(const BuildOptions& o, bool fused) {
 class LayerBench {
  public:
   LayerBench(const MoeLayer& layer, const BenchLayerOptions& o, BenchSession& session)
-      : layer_(layer), o_(o), session_(session) {}
+      : layer_(layer), o_(o), session_(session) {
+    require(!layer::on_cuda(layer.impl()),
+            "bench layer: layers on cuda have no bench yet, the session's roof and cold caches are "
+            "the CPU's; `switchyard run --device cuda` times one against the GPU's own roof");
+  }
 
   BenchLayerRow row(std::int64_t tokens, RoutingSkew routing) {
     BenchLayerRow r = described(tokens, routing);

@@ -7,6 +7,7 @@
 
 #include "switchyard/api/judge_support.h"
 #include "switchyard/base/random.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/tune/timer.h"
 
@@ -36,12 +37,14 @@ LayerCall::LayerCall(const MoeLayer& layer, const Traffic& traffic)
       ids_(std::size_t(traffic.tokens * p_.top_k())),
       hidden_(random_tokens(traffic.tokens, p_.hidden, traffic.seed)),
       token_ids_(std::size_t(traffic.tokens)),
-      workspace_(layer.workspace_bytes(traffic.tokens)) {
+      workspace_(layer::on_cuda(layer.impl()) ? 0 : layer.workspace_bytes(traffic.tokens)) {
   const Dtype dtype = p_.dtype;
   typed_.resize(hidden_.size() * size_of(dtype));
   out_.resize(typed_.size());
   for (std::size_t i = 0; i < hidden_.size(); ++i)
     store_element(dtype, typed_.data(), std::int64_t(i), hidden_[i]);
+  if (layer::on_cuda(layer.impl()))
+    device_ = std::make_unique<DeviceCall>(layer, traffic.tokens, typed_);
 }
 
 /// Logits whose top k follow the asked skew: Gumbel noise plus an expert's log popularity.
@@ -70,12 +73,26 @@ void LayerCall::fill_token_ids(std::int64_t call) {
 }
 
 void LayerCall::prepare(std::int64_t call) {
+  if (device_ == nullptr) return fill_inputs(call);
+  // Backwards, so that the host's copies are those of the first call, which is judged.
+  for (std::int64_t i = device_->calls() - 1; i >= 0; --i) {
+    fill_inputs(call * device_->calls() + i);
+    device_->set(i, logits_, token_ids_);
+  }
+}
+
+void LayerCall::fill_inputs(std::int64_t call) {
   fill_logits(call);
   fill_token_ids(call);
   std::fill(out_.begin(), out_.end(), std::byte(0xff));
 }
 
 double LayerCall::forward() {
+  if (device_ != nullptr) {
+    const double time = device_->forward();
+    device_->fetch(out_, ids_);
+    return time;
+  }
   const ForwardArgs f = args();
   const double start = tune::now_us();
   layer_.forward(f);
@@ -83,6 +100,7 @@ double LayerCall::forward() {
 }
 
 double LayerCall::route() {
+  if (device_ != nullptr) return device_->route();
   ForwardArgs f = args();
   f.logits = {};
   std::vector<float> weights(ids_.size());

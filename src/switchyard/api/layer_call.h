@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "switchyard/api/device_call.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/host_buffer.h"
@@ -22,7 +24,8 @@ struct Traffic {
 /// alone.
 double layer_flops(const Problem& problem, std::int64_t tokens);
 
-/// One layer with the buffers of a call and seeded traffic; forward() is what gets timed.
+/// One layer with the buffers of a call and seeded traffic; forward() is what gets timed. On cuda
+/// it is the device's time for one of several calls in a graph, each with logits of its own.
 class LayerCall {
  public:
   /// The layer must outlive this. Errors: UsageError for more tokens than a call may have.
@@ -41,6 +44,7 @@ class LayerCall {
   layer::Judgement check(std::int64_t& checked, bool& same_bits) const;
 
  private:
+  void fill_inputs(std::int64_t call);
   void fill_logits(std::int64_t call);
   void fill_token_ids(std::int64_t call);
   ForwardArgs args();
@@ -55,6 +59,7 @@ class LayerCall {
   std::vector<std::int64_t> token_ids_;
   HostBuffer workspace_;
   std::vector<std::byte> typed_, out_;
+  std::unique_ptr<DeviceCall> device_;  // null on the CPU
 };
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/layer/convert.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/json.h"
 
@@ -178,6 +179,13 @@ checkpoint::LayerWeights weights_from(const LayerArrays& a, const Borrowed& borr
   return w;
 }
 
+/// A forward on cuda leaves nothing on the host to count.
+void require_counted(const layer::Layer& layer) {
+  require(!layer::on_cuda(layer),
+          "expert load: a layer on cuda does not count it yet; give its forwards "
+          "ForwardArgs::expert_counts");
+}
+
 }  // namespace
 
 MoeLayer MoeLayer::from_checkpoint(const Checkpoint& checkpoint, std::int64_t index,
@@ -222,8 +230,14 @@ void MoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, std::
   layer.update_expert(e, weights.expert(e));
 }
 
-ExpertLoad MoeLayer::expert_load() const { return state_->layer->expert_load(); }
-ExpertLoad MoeLayer::take_expert_load() const { return state_->layer->take_expert_load(); }
+ExpertLoad MoeLayer::expert_load() const {
+  require_counted(*state_->layer);
+  return state_->layer->expert_load();
+}
+ExpertLoad MoeLayer::take_expert_load() const {
+  require_counted(*state_->layer);
+  return state_->layer->take_expert_load();
+}
 
 MoeLayer::MoeLayer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MoeLayer::MoeLayer(MoeLayer&&) noexcept = default;

@@ -150,6 +150,7 @@ class MoeLayer {
   void update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index);
 
   /// What the forwards asked of each expert since construction, judges and checks included.
+  /// Errors: UsageError for a layer on cuda, which counts into ForwardArgs::expert_counts only.
   ExpertLoad expert_load() const;
   /// The same, and the counts start at zero again; no forward is lost between the two.
   ExpertLoad take_expert_load() const;

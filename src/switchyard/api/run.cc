@@ -5,10 +5,13 @@
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/device_memory.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
+#include "switchyard/tune/device_roof.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
 
@@ -28,11 +31,41 @@ std::span<const std::byte> roof_memory(std::span<const std::byte> packed, HostBu
   return own.bytes();
 }
 
+/// The roof of the machine that runs the layer: the CPU's sampled around the calls, the GPU's after.
+class RoofAround {
+ public:
+  explicit RoofAround(const layer::Layer& layer) : layer_(layer) {
+    if (layer::on_cuda(layer)) return;
+    meter_.emplace(*layer.options().pool, layer.options().isa,
+                   roof_memory(layer.routed().packed.bytes(), own_));
+    meter_->sample(kRoofSamples);
+  }
+
+  void finish(Measurement& m) {
+    const tune::Roof roof = meter_ ? cpu_roof(m) : device_roof();
+    m.roof_gbps = roof.gbps;
+    m.roof_gflops = roof.gflops;
+  }
+
+ private:
+  tune::Roof cpu_roof(Measurement& m) {
+    meter_->sample(kRoofSamples);
+    m.roof_samples = meter_->samples();
+    return meter_->roof();
+  }
+
+  tune::Roof device_roof() const {
+    const DeviceMemory& packed = *layer_.routed().device_packed;
+    return tune::measure_device_roof(packed.data(), packed.size());
+  }
+
+  const layer::Layer& layer_;
+  HostBuffer own_;
+  std::optional<tune::RoofMeter> meter_;
+};
+
 void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
-  HostBuffer own;
-  tune::RoofMeter meter(*layer.impl().options().pool, layer.impl().options().isa,
-                        roof_memory(layer.impl().routed().packed.bytes(), own));
-  meter.sample(kRoofSamples);
+  RoofAround roof(layer.impl());
   std::vector<double> times, router, distinct;
   double spent = 0;
   call.prepare(0);
@@ -52,12 +85,8 @@ void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
   m.distinct_experts = std::int64_t(tune::percentile(distinct, 0.5));
   m.gbps = double(m.distinct_experts) * double(layer.expert_stored_bytes()) / m.time_p50 * 1e-3;
   m.gflops = layer_flops(layer.problem(), m.tokens) / m.time_p50 * 1e-3;
-  meter.sample(kRoofSamples);
-  const tune::Roof roof = meter.roof();
-  m.roof_samples = meter.samples();
-  m.roof_gbps = roof.gbps;
-  m.roof_gflops = roof.gflops;
-  m.share_of_roof = std::max(m.gbps / roof.gbps, m.gflops / roof.gflops);
+  roof.finish(m);
+  m.share_of_roof = std::max(m.gbps / m.roof_gbps, m.gflops / m.roof_gflops);
 }
 
 void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
@@ -83,9 +112,10 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   LayerCall call(layer, {o.tokens, o.routing, o.seed});
   time_calls(call, layer, m);
   call.prepare(0);
-  layer.take_expert_load();
+  const bool counted = !layer::on_cuda(layer.impl());  // a forward on cuda counts nothing here
+  if (counted) layer.take_expert_load();
   call.forward();
-  m.expert_tokens = layer.expert_load().choices;
+  if (counted) m.expert_tokens = layer.expert_load().choices;
   bool same_bits = false;
   const layer::Judgement j = call.check(m.checked_tokens, same_bits);
   m.rel_l2 = j.rel_l2_oracle;

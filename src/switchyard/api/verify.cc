@@ -11,6 +11,7 @@
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/moe_io.h"
 #include "switchyard/checkpoint/write_safetensors.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/expert_errors.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/stages.h"
@@ -122,6 +123,9 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, entry.index, hidden);
   if (build.calibration.empty()) build.calibration = trial.hidden;
   const MoeLayer layer = MoeLayer::from_checkpoint(checkpoint, entry.index, build);
+  require(!layer::on_cuda(layer.impl()) || (!o.per_expert && o.dump_stages.empty()),
+          "verify: figures per expert and stages are not built for layers on cuda yet; leave them "
+          "out, or use device cpu");
   const std::int64_t vocab = layer.impl().weights().router.vocab;
   std::vector<std::int64_t> ids = trial.token_ids;
   require(vocab == 0 || !ids.empty(), o.io, ": layer ", entry.index,

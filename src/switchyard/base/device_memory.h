@@ -24,6 +24,8 @@ class DeviceMemory {
   std::size_t size() const { return bytes_; }
   /// Copies all size() bytes from host memory.
   void upload(const void* host);
+  /// Copies `bytes` bytes from host memory to `offset`. Errors: InternalError past the end.
+  void upload_part(const void* host, std::size_t offset, std::size_t bytes);
   /// Copies all size() bytes to host memory, after all work queued on the device so far.
   void download(void* host) const;
 

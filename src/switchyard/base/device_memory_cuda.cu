@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "switchyard/base/check.h"
 #include "switchyard/base/cuda_check.h"
 #include "switchyard/base/device_memory.h"
 
 namespace switchyard {
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
-  if (bytes > 0) cuda_check(cudaMalloc(&data_, bytes), "device memory: allocation");
+  if (bytes == 0) return;
+  const cudaError_t status = cudaMalloc(&data_, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // a later launch must not inherit it
+    throw DeviceError(cat("device memory: ", bytes, " bytes are not free on the GPU"));
+  }
+  cuda_check(status, "device memory: allocation");
 }
 
 DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
-void DeviceMemory::upload(const void* host) {
-  if (bytes_ == 0) return;
-  cuda_check(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice), "device memory: upload");
+void DeviceMemory::upload(const void* host) { upload_part(host, 0, bytes_); }
+
+void DeviceMemory::upload_part(const void* host, std::size_t offset, std::size_t bytes) {
+  ensure(offset <= bytes_ && bytes <= bytes_ - offset, "device memory: an upload of ", bytes,
+         " bytes at ", offset, " into ", bytes_);
+  if (bytes == 0) return;
+  cuda_check(cudaMemcpy(static_cast<char*>(data_) + offset, host, bytes, cudaMemcpyHostToDevice),
+             "device memory: upload");
+  // From pageable memory the call returns before the last bytes are there.
+  cuda_check(cudaStreamSynchronize(cudaStreamLegacy), "device memory: upload");
 }
 
 void DeviceMemory::download(void* host) const {

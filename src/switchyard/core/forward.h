@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "switchyard/base/device.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/core/environment.h"
 
@@ -57,7 +58,8 @@ struct Trace {
   bool fused_shared = false;
 };
 
-/// One call.
+/// One call. On cuda every pointer to tokens, routing, outputs and workspace is device memory;
+/// `trace` and the struct `unfinalised` itself stay the host's.
 ///
 /// Shapes:  hidden [tokens, H] with stride, in the layer's dtype; logits [tokens, E+Z] fp32 or
 /// empty
@@ -78,6 +80,7 @@ struct ForwardArgs {
   float* weights_out = nullptr;     // [tokens, k], or null
   StageCapture* capture = nullptr;
   Trace* trace = nullptr;
+  Stream stream{};  // on cuda: where everything is enqueued; the forward does not wait for it
   std::span<std::byte> workspace;
 };
 

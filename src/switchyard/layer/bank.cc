@@ -41,6 +41,40 @@ void pack_all(std::int64_t experts, const LayerOptions& options, Pack&& pack) {
   });
 }
 
+/// Maps the host's memory of a bank, or refuses what would not fit.
+void reserve_host(ExpertBank& bank, const LayerOptions& options) {
+  const std::int64_t bytes = bank.packed_bytes();
+  // A tenth stays free: for the expert being packed, the workspace and the machine's other
+  // programs.
+  const std::int64_t limit = options.memory_bytes / 10 * 9;
+  require(options.memory_bytes == 0 || bytes < limit, "the packed experts need ", bytes, " bytes (",
+          bank.shape.experts, " experts of ", bank.layout.bytes, "), ", limit, " of the ",
+          options.memory_bytes,
+          " available may be used; choose a format with fewer bits or a smaller layer");
+  bank.packed = HostBuffer(std::size_t(bytes));
+}
+
+void reserve_device(ExpertBank& bank) {
+  try {
+    bank.device_packed = std::make_shared<DeviceMemory>(std::size_t(bank.packed_bytes()));
+  } catch (const DeviceError& e) {
+    throw DeviceError(cat("the packed experts need ", bank.packed_bytes(), " bytes on the GPU (",
+                          bank.shape.experts, " experts of ", bank.layout.bytes, "): ", e.what()));
+  }
+}
+
+/// Packs expert `e` where it is to stay; on its way to the device through one expert's scratch.
+void pack_one(const leaves::Leaf& leaf, ExpertBank& bank, const checkpoint::ExpertWeights& expert,
+              std::int64_t e) {
+  const std::size_t bytes = bank.layout.bytes, at = std::size_t(e) * bytes;
+  if (leaf.device == Device::kCpu)
+    return leaf.ffn->pack(bank.shape, bank.layout, expert, 1.0f,
+                          bank.packed.bytes().subspan(at, bytes));
+  HostBuffer scratch(bytes);
+  leaf.ffn->pack(bank.shape, bank.layout, expert, 1.0f, scratch.bytes());
+  bank.device_packed->upload_part(scratch.data(), at, bytes);
+}
+
 bool any_missing(const std::vector<float>& scales) {
   return std::any_of(scales.begin(), scales.end(), [](float s) { return s < 0; });
 }
@@ -57,34 +91,28 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
                       const checkpoint::ExpertSource& source, const Activation& activation,
                       const LayerOptions& options, bool& missing_scale) {
   ensure(leaf.ffn != nullptr, "leaf ", leaf.id.str(), " has no kernels, yet it was chosen");
-  ExpertBank bank{.shape = shape,
-                  .layout = leaf.ffn->layout(shape),
-                  .packed = {},
-                  .scales = {},
-                  .activation = {}};
-  const std::int64_t bytes = shape.experts * std::int64_t(bank.layout.bytes);
-  // A tenth stays free: for the expert being packed, the workspace and the machine's other
-  // programs.
-  const std::int64_t limit = options.memory_bytes / 10 * 9;
-  require(options.memory_bytes == 0 || bytes < limit, "the packed experts need ", bytes, " bytes (",
-          shape.experts, " experts of ", bank.layout.bytes, "), ", limit, " of the ",
-          options.memory_bytes,
-          " available may be used; choose a format with fewer bits or a smaller layer");
-  bank.packed = HostBuffer(std::size_t(shape.experts) * bank.layout.bytes);
+  ExpertBank bank;
+  bank.shape = shape;
+  bank.layout = leaf.ffn->layout(shape);
+  if (leaf.device == Device::kCpu) reserve_host(bank, options);
+  if (leaf.device == Device::kCuda) reserve_device(bank);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};
   pack_all(shape.experts, options, [&](std::int64_t e) {
     const checkpoint::ExpertWeights expert = source(e);
     note_scales(expert, e, declared);
-    leaf.ffn->pack(
-        shape, bank.layout, expert, 1.0f,
-        bank.packed.bytes().subspan(std::size_t(e) * bank.layout.bytes, bank.layout.bytes));
+    pack_one(leaf, bank, expert, e);
   });
   // Fused shared experts follow the routed ones and have the constants of a shared expert: its
   // first.
   const std::int64_t routed = shape.experts - shape.unscaled_choices;
   for (std::int64_t e = 0; e < shape.experts; ++e)
     bank.activation.push_back(lower(activation, e < routed ? e : 0));
+  if (leaf.device == Device::kCuda) {
+    bank.device_activation =
+        std::make_shared<DeviceMemory>(bank.activation.size() * sizeof(ActivationParams));
+    bank.device_activation->upload(bank.activation.data());
+  }
   bank.scales.fc2.assign(std::size_t(shape.experts), 1.0f);
   missing_scale =
       formats::is_static(shape.quant) && (any_missing(declared.fc1) || any_missing(declared.fc2));

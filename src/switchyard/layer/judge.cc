@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "switchyard/base/check.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/oracle.h"
 #include "switchyard/layer/single_rank.h"
 
@@ -48,7 +50,7 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
     store_element(dtype, run.hidden.data(), std::int64_t(i), a.hidden[i]);
     run.exact[i] = load_element(dtype, run.hidden.data(), std::int64_t(i));
   }
-  HostBuffer workspace(layer.workspace_bytes(a.tokens));
+  HostBuffer workspace(on_cuda(layer) ? 0 : layer.workspace_bytes(a.tokens));
   StageCapture capture;
   capture.inter = run.inter.data();
   capture.shared_inter = run.shared_inter.empty() ? nullptr : run.shared_inter.data();
@@ -64,7 +66,12 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   f.weights_out = run.weights.data();
   f.capture = &capture;
   f.workspace = workspace.bytes();
-  single_rank_forward(layer, f);  // judge() holds the gate
+  if (on_cuda(layer)) {
+    f.capture = nullptr;  // a leaf that requantises nothing has no codes to judge
+    forward_from_host(layer, f);
+  } else {
+    single_rank_forward(layer, f);  // judge() holds the gate
+  }
   return run;
 }
 
@@ -188,6 +195,8 @@ bool Judgement::ok(const Budgets& b) const {
 }
 
 Judgement judge(const Layer& layer, const JudgeArgs& a) {
+  ensure(!on_cuda(layer) || !requantises(layer.routed().shape.quant),
+         "judge: a requantising leaf on cuda needs its stage capture");
   const std::int64_t hidden = layer.problem().hidden;
   const auto reading = layer.reading();  // the leaf and the oracle must see the same weights
   const LeafRun run = run_leaf(layer, a);

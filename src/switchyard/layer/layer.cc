@@ -8,6 +8,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/layer/bank.h"
 #include "switchyard/layer/calibrate.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/fused_shared.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/layer/update.h"
@@ -67,6 +68,7 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
     source = [all = weights_.expert, first = options_.held.begin](std::int64_t e) {
       return all(first + e);
     };
+  if (options_.leaf->device == Device::kCuda) tables_ = upload_tables(weights_);
   routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
                        options_, needs_calibration_);
   if (!weights_.shared || options_.fuse_shared) return;
@@ -83,10 +85,10 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
 }
 
 std::int64_t Layer::packed_bytes() const {
-  std::size_t bytes = routed_.packed.bytes().size();
-  if (shared_) bytes += shared_->packed.bytes().size();
-  if (latent_) bytes += latent_->down.bytes().size() + latent_->up.bytes().size();
-  return std::int64_t(bytes);
+  std::int64_t bytes = routed_.packed_bytes();
+  if (shared_) bytes += shared_->packed_bytes();
+  if (latent_) bytes += std::int64_t(latent_->down.bytes().size() + latent_->up.bytes().size());
+  return bytes;
 }
 
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
@@ -100,13 +102,17 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
 }
 
 std::size_t Layer::workspace_bytes(std::int64_t max_tokens) const {
-  return single_rank_workspace(*this, max_tokens);
+  return on_cuda(*this) ? device_rank_workspace(*this, max_tokens)
+                        : single_rank_workspace(*this, max_tokens);
 }
 
 void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
   check_whole("update_expert");
   require(e >= 0 && e < problem().num_experts(), "update_expert: expert ", e, " is outside 0..",
           problem().num_experts() - 1, ", the routed experts of this layer");
+  require(!on_cuda(*this), "update_expert: expert ", e,
+          " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
+          "cpu leaf");
   const ops::ExpertLayout& layout = routed_.layout;
   HostBuffer fresh(layout.bytes);
   const std::lock_guard<std::mutex> one_change(change_);
@@ -126,6 +132,7 @@ void Layer::check_whole(std::string_view call) const {
 
 void Layer::forward(const ForwardArgs& args) const {
   check_whole("forward");
+  if (on_cuda(*this)) return device_rank_forward(*this, args);
   const std::shared_lock<std::shared_mutex> reading = gate_.reading();
   single_rank_forward(*this, args);
 }

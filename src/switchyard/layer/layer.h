@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "switchyard/base/device_memory.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
@@ -56,9 +57,19 @@ struct StaticScales {
 struct ExpertBank {
   ops::FfnShape shape;
   ops::ExpertLayout layout;
-  HostBuffer packed;
+  HostBuffer packed;  // empty on cuda
   StaticScales scales;
   std::vector<ActivationParams> activation;
+  std::shared_ptr<DeviceMemory> device_packed, device_activation;  // null on the CPU
+
+  /// Units: bytes.
+  std::int64_t packed_bytes() const { return shape.experts * std::int64_t(layout.bytes); }
+};
+
+/// The router's tensors and the shared expert's gate in device memory; null where absent.
+struct DeviceTables {
+  std::shared_ptr<DeviceMemory> router_weight, logit_bias, choice_bias, per_expert_scale;
+  std::shared_ptr<DeviceMemory> hash_table, shared_gate;
 };
 
 /// One MoE layer on one rank: routing, experts, shared expert, finalize.
@@ -85,6 +96,8 @@ class Layer {
   const std::string& leaf_id() const { return leaf_id_; }
   /// Identity of the leaf that runs the shared expert; empty when there is none or it is fused.
   const std::string& shared_leaf_id() const { return shared_leaf_id_; }
+  /// The tables that a forward on cuda reads.
+  const DeviceTables& tables() const { return tables_; }
   /// What it was built with.
   const LayerOptions& options() const { return options_; }
   /// Bytes of the packed experts, shared ones included.
@@ -129,6 +142,7 @@ class Layer {
   ExpertBank routed_;
   std::optional<ExpertBank> shared_;
   std::optional<LatentBank> latent_;
+  DeviceTables tables_;
   bool needs_calibration_ = false;
   std::shared_ptr<ExpertUpdates> updates_ = std::make_shared<ExpertUpdates>();
   std::mutex change_;  // calibrations and updates take turns

@@ -201,6 +201,13 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
 
 }  // namespace
 
+void check_one_rank_forward(const Layer& layer, const ForwardArgs& a) {
+  check_forward(layer, a);
+  if (a.unfinalised != nullptr && a.tokens > 0) check_unfinalised(layer, *a.unfinalised);
+}
+
+void check_forward_tokens(const Layer& layer, std::int64_t tokens) { check_tokens(layer, tokens); }
+
 void write_trace(const Layer& layer, const ForwardArgs& a) {
   if (a.trace == nullptr) return;
   a.trace->leaf = layer.leaf_id();
@@ -226,8 +233,7 @@ std::size_t single_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
 }
 
 void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
-  check_forward(layer, a);
-  if (a.unfinalised != nullptr && a.tokens > 0) check_unfinalised(layer, *a.unfinalised);
+  check_one_rank_forward(layer, a);
   write_trace(layer, a);
   if (a.tokens == 0) return;
   Arena arena(a.workspace);

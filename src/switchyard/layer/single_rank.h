@@ -30,6 +30,12 @@ void run_shared(const Layer& layer, const ForwardArgs& args, Parts& parts);
 /// Notes what runs, where the call asks for it.
 void write_trace(const Layer& layer, const ForwardArgs& args);
 
+/// The checks of check_forward() and of an unfinalised output; reads nothing behind the pointers.
+/// Errors:  UsageError with field, value and limit.
+void check_one_rank_forward(const Layer& layer, const ForwardArgs& args);
+/// The check of a size query's tokens alone.
+void check_forward_tokens(const Layer& layer, std::int64_t tokens);
+
 /// The scheduler of one rank: route, shared expert, routed experts, finalize.
 void single_rank_forward(const Layer& layer, const ForwardArgs& args);
 /// Its workspace; reads the same layout as the forward.

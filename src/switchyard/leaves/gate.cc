@@ -28,8 +28,22 @@ Eligibility require_no_latent(const Problem& p) {
                              ", latent projections are built for the cpu only; use the cpu leaf"));
 }
 
-Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
-  if (spec.cuda_ffn != nullptr) return Eligibility::yes();
+/// The architecture that the CUDA twins are compiled for (cmake/twins.cmake: sm_90a): machine code
+/// runs on its own only.
+constexpr int kCudaArch = 90;
+
+/// What the kernels are limited to, where there are any.
+Eligibility require_built_for(const Problem& p, const Deployment& d) {
+  if (d.env.sm != kCudaArch)
+    return Eligibility::no(
+        Reject::kSmUnsupported,
+        cat("the GPU is sm ", d.env.sm, ", the kernels of this binary are built for sm ", kCudaArch,
+            " only"));
+  return require_dtype(p, {Dtype::kBf16});
+}
+
+Eligibility require_kernels(const FormatSpec& spec, const Problem& p, const Deployment& d) {
+  if (spec.cuda_ffn != nullptr) return require_built_for(p, d);
   return Eligibility::no(
       Reject::kPathNotEnabled,
       cat("no CUDA kernels of ", show_format(spec.format),
@@ -44,10 +58,10 @@ Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment&
 }
 
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
-  return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
-                       require_dep(d, "cuda"), require_sm(d, 90),
-                       require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
-                       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, d)});
+  return first_reject(
+      {require_quant(p, spec.format), require_device(d, Device::kCuda), require_dep(d, "cuda"),
+       require_sm(d, 90), require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
+       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, p, d)});
 }
 
 }  // namespace switchyard::leaves

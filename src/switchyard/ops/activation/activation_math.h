@@ -149,8 +149,9 @@ struct IdentityFormula {
 /// Calls `visit(Formula{})` with the formula of the kind: one branch outside a loop over elements.
 ///
 /// `limit_after` is the same for all experts of a layer, as `type` and `form` are.
+SWITCHYARD_ANY_SIDE
 template <class Visitor>
-void with_formula(const ActivationParams& kind, Visitor&& visit) {
+SWITCHYARD_HD void with_formula(const ActivationParams& kind, Visitor&& visit) {
   const bool tanh_form = kind.form == GeluForm::kTanh;
   switch (kind.type) {
     case ActivationType::kSwiglu:
@@ -175,7 +176,7 @@ void with_formula(const ActivationParams& kind, Visitor&& visit) {
 }
 
 /// One element of any kind; the same bits as the twins. Kinds with one projection read `up`.
-inline float activate(const ActivationParams& params, float gate, float up) {
+SWITCHYARD_HD inline float activate(const ActivationParams& params, float gate, float up) {
   float y = 0;
   with_formula(params, [&](auto formula) { y = decltype(formula)::eval(params, gate, up); });
   return y;

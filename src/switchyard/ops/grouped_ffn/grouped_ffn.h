@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "switchyard/base/device.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
@@ -96,6 +97,7 @@ struct FfnArgs {
   StageCapture* capture = nullptr;
   ThreadPool* pool = nullptr;
   CpuIsa isa = CpuIsa::kPortable;
+  Stream stream{};  // of a CUDA twin; the CPU reads the pool instead
   std::span<std::byte> workspace;
 
   void check() const;

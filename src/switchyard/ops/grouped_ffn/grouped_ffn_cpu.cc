@@ -300,7 +300,6 @@ void FfnArgs::check() const {
   require(tokens >= 0, "tokens = ", tokens, " is negative");
   require(tokens * shape->top_k <= INT32_MAX, "tokens x top_k = ", tokens * shape->top_k,
           " exceeds ", INT32_MAX, "; split the call");
-  require(pool != nullptr, "a CPU forward needs a thread pool");
   require(x_stride >= shape->hidden, "x stride ", x_stride, " is below hidden = ", shape->hidden);
   require(out == nullptr || out_stride >= shape->hidden, "output stride ", out_stride,
           " is below hidden = ", shape->hidden);
@@ -322,6 +321,7 @@ std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layou
 
 void grouped_ffn_cpu(const FfnArgs& args) {
   args.check();
+  require(args.pool != nullptr, "a CPU forward needs a thread pool");
   if (args.tokens == 0) return;
   FloatEnvScope env;
   Forward(args).run();

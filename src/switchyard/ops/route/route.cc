@@ -42,6 +42,12 @@ void check_hash_row(const RouteArgs& a, std::int64_t row) {
 }  // namespace
 
 void RouteArgs::check() const {
+  check_shapes();
+  if (spec->choice != ChoiceRule::kHash) return;
+  for (std::int64_t row = 0; row < logits.rows; ++row) check_hash_row(*this, row);
+}
+
+void RouteArgs::check_shapes() const {
   require(spec != nullptr, "route: the routing spec is null; pass one");
   spec->check();
   require(spec->choice != ChoiceRule::kCaller, "route: method ", to_string(spec->method),
@@ -58,7 +64,6 @@ void RouteArgs::check() const {
   if (!hashes) return;
   require(token_ids != nullptr || logits.rows == 0,
           "route: token_ids is null but hash routing reads it; pass the ids of the rows' tokens");
-  for (std::int64_t row = 0; row < logits.rows; ++row) check_hash_row(*this, row);
 }
 
 }  // namespace switchyard::ops

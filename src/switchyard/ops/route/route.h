@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "switchyard/base/device.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
 #include "switchyard/core/routing.h"
@@ -29,6 +30,8 @@ struct RouteArgs {
   /// Checks the spec, shapes, pointers and every token id and table row that the call will read.
   /// Errors: UsageError with row, value and limit.
   void check() const;
+  /// check() without the token ids and table rows, which it cannot read in device memory.
+  void check_shapes() const;
 };
 
 /// CPU twin over rows [row_begin, row_end); the caller checks once and shares rows among threads.
@@ -42,6 +45,14 @@ void route_cpu(const RouteArgs& args, std::int64_t row_begin, std::int64_t row_e
 ///
 /// Errors:  UsageError from check(); allocates nothing.
 void route_cpu(const RouteArgs& args, ThreadPool& pool);
+
+/// CUDA twin, enqueued on `stream`: from the same logits the ids and the bits of the CPU twin. A
+/// token id outside the table, or an id outside the experts in it, gives id -1 at weight 0.
+///
+/// Shapes:  as RouteArgs, in device memory; the spec itself in host memory.
+/// Errors:  UsageError from check_shapes(); DeviceError when the launch fails or the build has no
+///          CUDA.
+void route_cuda(const RouteArgs& args, Stream stream);
 
 /// The oracle: plain loops in double, weights rounded once to float.
 ///

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "switchyard/base/device.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
@@ -45,6 +46,12 @@ void router_gemm_cpu(const RouterGemmArgs& args, const RouterTile& tile);
 ///
 /// Errors:  UsageError from check(); allocates nothing.
 void router_gemm_cpu(const RouterGemmArgs& args, ThreadPool& pool);
+
+/// CUDA twin, enqueued on `stream`; bits are its own, in ascending order of the columns.
+///
+/// Shapes:  as RouterGemmArgs, in device memory.
+/// Errors:  UsageError from check(); DeviceError when the launch fails or the build has no CUDA.
+void router_gemm_cuda(const RouterGemmArgs& args, Stream stream);
 
 /// The oracle: plain loops in double, each logit rounded once.
 ///

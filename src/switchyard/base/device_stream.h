@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "switchyard/base/device.h"
+
+namespace switchyard {
+
+/// Owns a CUDA stream that waits for no other: for tests, judges and benchmarks; a forward runs on
+/// its caller's.
+///
+/// Errors:  DeviceError when the device refuses, or when the build has no CUDA.
+class DeviceStream {
+ public:
+  DeviceStream();
+  ~DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  /// The stream as a forward takes it.
+  Stream get() const { return {handle_}; }
+  /// Waits until all work queued on it is done; throws what that work failed with.
+  void wait() const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// Work recorded once and launched many times, timed on the device.
+///
+/// Errors:  DeviceError from each function.
+class DeviceGraph {
+ public:
+  /// Records what `enqueue` puts on `stream`; nothing runs yet.
+  DeviceGraph(const DeviceStream& stream, const std::function<void()>& enqueue);
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  /// Runs it once and waits. Returns the device's time between its start and its end.
+  /// Units: microseconds.
+  double run();
+
+ private:
+  const DeviceStream& stream_;
+  void* graph_ = nullptr;
+  void* start_ = nullptr;
+  void* end_ = nullptr;
+};
+
+}  // namespace switchyard

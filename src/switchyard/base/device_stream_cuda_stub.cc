@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/base/device_stream.h"
+#include "switchyard/base/errors.h"
+
+namespace switchyard {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw DeviceError("stream: this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
+}
+
+}  // namespace
+
+DeviceStream::DeviceStream() { refuse(); }
+DeviceStream::~DeviceStream() = default;
+void DeviceStream::wait() const { refuse(); }
+
+DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>&)
+    : stream_(stream) {
+  refuse();
+}
+DeviceGraph::~DeviceGraph() = default;
+double DeviceGraph::run() { refuse(); }
+
+}  // namespace switchyard

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "switchyard/layer/layer.h"
+
+namespace switchyard::layer {
+
+/// True when the layer's leaf runs on cuda.
+bool on_cuda(const Layer& layer);
+
+/// Copies what a forward on cuda reads beside the experts to the device.
+/// Errors: DeviceError when the device refuses, or when the build has no CUDA.
+DeviceTables upload_tables(const checkpoint::LayerWeights& weights);
+
+/// The scheduler of one rank on cuda: the stages of single_rank_forward(), enqueued on args.stream.
+/// Allocates nothing and waits for nothing, so that it can be captured into a graph.
+///
+/// Errors:  UsageError for a broken argument, DeviceError when a launch fails.
+void device_rank_forward(const Layer& layer, const ForwardArgs& args);
+/// The router alone, its GEMM and the choice, enqueued on args.stream; leaves its result in the
+/// workspace. Errors: as device_rank_forward().
+void device_rank_route(const Layer& layer, const ForwardArgs& args);
+/// Runs the layer on copies of a call whose pointers are the host's, on a stream of its own, and
+/// waits: for judges and tests. The workspace is its own, poisoned; args.stream is not read.
+///
+/// Errors:  as device_rank_forward(), and DeviceError for what the launched work failed with.
+void forward_from_host(const Layer& layer, const ForwardArgs& args);
+/// Its workspace, in device memory; reads the same layout as the forward.
+std::size_t device_rank_workspace(const Layer& layer, std::int64_t max_tokens);
+
+}  // namespace switchyard::layer

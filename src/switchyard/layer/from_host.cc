@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/device_stream.h"
+#include "switchyard/layer/device_rank.h"
+
+namespace switchyard::layer {
+namespace {
+
+/// One array of a call on the device: copied there on construction, and back when asked.
+class Mirror {
+ public:
+  Mirror(const void* host, std::int64_t bytes)
+      : host_(host), memory_(host == nullptr ? 0 : std::size_t(bytes)) {
+    if (host_ != nullptr) memory_.upload(host_);
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_.data());
+  }
+  void fetch(void* host) const {
+    if (host != nullptr) memory_.download(host);
+  }
+
+ private:
+  const void* host_;
+  DeviceMemory memory_;
+};
+
+/// Bytes from the first element of [rows, cols] with a stride to the end of its last.
+std::int64_t extent(std::int64_t rows, std::int64_t cols, std::int64_t stride, std::int64_t size) {
+  return rows == 0 ? 0 : ((rows - 1) * stride + cols) * size;
+}
+
+}  // namespace
+
+void forward_from_host(const Layer& layer, const ForwardArgs& host) {
+  require(host.unfinalised == nullptr || host.tokens == 0 ||
+              (host.unfinalised->rows != nullptr && host.unfinalised->weights != nullptr &&
+               host.unfinalised->index != nullptr),
+          "forward: an unfinalised output needs rows, weights and index");
+  const Problem& p = layer.problem();
+  const std::int64_t t = host.tokens, choices = t * p.top_k();
+  const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
+  const std::int64_t size = std::int64_t(size_of(layer.options().dtype));
+  const Mirror hidden(host.hidden, extent(t, p.hidden, host.hidden_stride, size));
+  const Mirror logits(host.logits.data, extent(t, experts, host.logits.stride, 4));
+  const Mirror token_ids(host.token_ids, t * 8);
+  const Mirror ids(host.routing.ids, choices * 4), weights(host.routing.weights, choices * 4);
+  const Mirror factored(host.routing.factored_weights, choices * 4);
+  const Mirror out(host.out, extent(t, p.hidden, host.out_stride, size));
+  const Mirror ids_out(host.ids_out, choices * 4), weights_out(host.weights_out, choices * 4);
+  const Mirror counts(host.expert_counts, experts * 8);
+  const Unfinalised none{};
+  const Unfinalised& u = host.unfinalised != nullptr ? *host.unfinalised : none;
+  const Mirror rows(u.rows, choices * p.hidden * size);
+  const Mirror row_weights(u.weights, choices * 4), row_index(u.index, choices * 4);
+  const std::vector<std::byte> poison(layer.workspace_bytes(t), std::byte(0xff));
+  const Mirror workspace(poison.data(), std::int64_t(poison.size()));
+
+  const DeviceStream stream;
+  Unfinalised device{rows.as<void>(), row_weights.as<float>(), row_index.as<std::int32_t>(),
+                     nullptr, u.pending_factor};
+  ForwardArgs a = host;
+  a.hidden = hidden.as<void>();
+  a.logits.data = logits.as<float>();
+  a.token_ids = token_ids.as<std::int64_t>();
+  a.routing = {ids.as<std::int32_t>(), weights.as<float>(), factored.as<float>()};
+  a.out = out.as<void>();
+  a.ids_out = ids_out.as<std::int32_t>();
+  a.weights_out = weights_out.as<float>();
+  a.expert_counts = counts.as<std::int64_t>();
+  if (host.unfinalised != nullptr) a.unfinalised = &device;
+  a.stream = stream.get();
+  a.workspace = {workspace.as<std::byte>(), poison.size()};
+  layer.forward(a);
+  stream.wait();
+  out.fetch(host.out);
+  ids_out.fetch(host.ids_out);
+  weights_out.fetch(host.weights_out);
+  counts.fetch(host.expert_counts);
+  if (host.unfinalised == nullptr) return;
+  rows.fetch(u.rows);
+  row_weights.fetch(u.weights);
+  row_index.fetch(u.index);
+  host.unfinalised->pending_factor = device.pending_factor;
+}
+
+}  // namespace switchyard::layer

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "switchyard/base/cuda_launch.h"
+#include "switchyard/base/float_math.h"
+#include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_gemm/sm90.h"
+#include "switchyard/ops/route/route_math.h"
+
+namespace switchyard::ops {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Four columns of one token.
+struct Columns {
+  float v[4] = {0, 0, 0, 0};
+
+  __device__ void add(float weight, const float4& row) {
+    v[0] += weight * row.x, v[1] += weight * row.y, v[2] += weight * row.z, v[3] += weight * row.w;
+  }
+  __device__ void scale(float factor) {
+    for (float& x : v) x *= factor;
+  }
+};
+
+__device__ float4 token_columns(const DeviceFinalize& a, std::int64_t t, std::int64_t col) {
+  float v[4] = {0, 0, 0, 0};
+  for (int i = 0; i < 4; ++i)
+    if (col + i < a.hidden) v[i] = bf16_to_float(a.x[t * a.x_stride + col + i]);
+  return {v[0], v[1], v[2], v[3]};
+}
+
+__device__ void store_columns(const DeviceFinalize& a, std::int64_t at, std::int64_t valid,
+                              const float* v) {
+  if (a.out_dtype == Dtype::kF32) {
+    for (int i = 0; i < 4; ++i)
+      if (i < valid) static_cast<float*>(a.out)[at + i] = v[i];
+    return;
+  }
+  auto* out = static_cast<std::uint16_t*>(a.out) + at;
+  const bool whole = valid >= 4 && reinterpret_cast<std::uintptr_t>(out) % 8 == 0;
+  if (whole) {
+    const std::uint32_t low = float_to_bf16(v[0]) | std::uint32_t(float_to_bf16(v[1])) << 16;
+    const std::uint32_t high = float_to_bf16(v[2]) | std::uint32_t(float_to_bf16(v[3])) << 16;
+    *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
+    return;
+  }
+  for (int i = 0; i < 4; ++i)
+    if (i < valid) out[i] = float_to_bf16(v[i]);
+}
+
+/// Loads of up to this many choices are in flight before the first is added.
+constexpr int kAhead = 8;
+
+__global__ void __launch_bounds__(kThreads) finalize_kernel(const DeviceFinalize a, int chunks) {
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const std::int64_t t = blockIdx.x / chunks;
+  const std::int64_t col = ((blockIdx.x % chunks) * std::int64_t(blockDim.x) + threadIdx.x) * 4;
+  if (col >= a.hidden) return;
+  const int top_k = int(a.top_k), scaled = int(a.top_k - a.unscaled_choices);
+  Columns sum;
+  for (int from = 0; from < top_k; from += kAhead) {
+    float4 row[kAhead];
+    float weight[kAhead];
+    bool used[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      used[i] = false;
+      if (from + i >= top_k) continue;
+      const std::int64_t choice = t * top_k + from + i;
+      const std::int32_t sorted = a.sorted_of[choice], id = a.ids[choice];
+      weight[i] = a.weight_on_input && sorted >= 0 ? 1.0f : a.weights[choice];
+      used[i] = sorted >= 0 || (id >= a.experts && id < a.experts + a.zero_experts);
+      if (sorted >= 0) {
+        row[i] = *reinterpret_cast<const float4*>(a.rows + sorted * a.rows_stride + col);
+      } else if (used[i]) {
+        row[i] = token_columns(a, t, col);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (from + i >= top_k) continue;
+      if (from + i == scaled) sum.scale(a.factor);
+      if (used[i]) sum.add(weight[i], row[i]);
+    }
+  }
+  if (a.unscaled_choices == 0) sum.scale(a.factor);
+  if (a.addend)
+    for (int i = 0; i < 4; ++i)
+      if (col + i < a.hidden) sum.v[i] += a.addend[t * a.hidden + col + i];
+  store_columns(a, t * a.out_stride + col, a.hidden - col, sum.v);
+}
+
+__global__ void __launch_bounds__(kThreads) write_rows_kernel(const DeviceFinalize a) {
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const std::int64_t choice = blockIdx.x, t = choice / a.top_k;
+  const std::int32_t sorted = a.sorted_of[choice], id = a.ids[choice];
+  const bool zero_expert = id >= a.experts && id < a.experts + a.zero_experts;
+  if (sorted < 0 && !zero_expert) return;
+  for (std::int64_t col = threadIdx.x * 4; col < a.hidden; col += 4 * kThreads) {
+    const float4 v = zero_expert
+                         ? token_columns(a, t, col)
+                         : *reinterpret_cast<const float4*>(a.rows + sorted * a.rows_stride + col);
+    const float row[4] = {v.x, v.y, v.z, v.w};
+    store_columns(a, choice * a.hidden + col, a.hidden - col, row);
+  }
+}
+
+/// One warp per token; the lanes' sums fold in halves, so a token's bits are its own.
+__global__ void __launch_bounds__(32) shared_gate_kernel(const DeviceSharedGate a) {
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const std::int64_t t = blockIdx.x;
+  float z = 0;
+  if (a.gate)
+    for (std::int64_t c = threadIdx.x; c < a.hidden; c += 32)
+      z += bf16_to_float(a.x[t * a.x_stride + c]) * a.gate[c];
+  for (int half = 16; half > 0; half /= 2) z += __shfl_down_sync(~0u, z, half);
+  if (threadIdx.x != 0) return;
+  a.ids[t] = 0;
+  a.weights[t] = a.gate ? sigmoid_float(z) : 1.0f;
+}
+
+}  // namespace
+
+void finalize_cuda(const DeviceFinalize& a, Stream stream) {
+  const std::int64_t quads = (a.hidden + 3) / 4;
+  const std::int64_t threads = std::min<std::int64_t>(kThreads, (quads + 31) / 32 * 32);
+  const std::int64_t chunks = (quads + threads - 1) / threads;
+  launch_overlapped("finalize: launch", finalize_kernel,
+                    {.blocks = unsigned(a.tokens * chunks), .threads = unsigned(threads)}, stream,
+                    a, int(chunks));
+}
+
+void write_rows_cuda(const DeviceFinalize& a, Stream stream) {
+  launch_overlapped("unfinalised rows: launch", write_rows_kernel,
+                    {.blocks = unsigned(a.tokens * a.top_k), .threads = kThreads}, stream, a);
+}
+
+void shared_gate_cuda(const DeviceSharedGate& a, Stream stream) {
+  launch_overlapped("shared gate: launch", shared_gate_kernel,
+                    {.blocks = unsigned(a.tokens), .threads = 32}, stream, a);
+}
+
+}  // namespace switchyard::ops

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/base/errors.h"
+#include "switchyard/ops/grouped_ffn/device_stages.h"
+
+namespace switchyard::ops {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw DeviceError("expert FFN: this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
+}
+
+}  // namespace
+
+void sort_and_gather_cuda(const DeviceSort&, const DeviceGather&, Stream) { refuse(); }
+void finalize_cuda(const DeviceFinalize&, Stream) { refuse(); }
+void write_rows_cuda(const DeviceFinalize&, Stream) { refuse(); }
+void shared_gate_cuda(const DeviceSharedGate&, Stream) { refuse(); }
+
+}  // namespace switchyard::ops

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+#include "switchyard/ops/grouped_gemm/tile.h"
+
+/// The expert FFN of sm_90: weights in tiles, everything on the device.
+namespace switchyard::ops {
+
+/// FC1's packed matrix: the rows of gate and up in pairs, as many as FC2 has columns.
+TileLayout fc1_tiles(const FfnShape& shape);
+/// FC2's packed matrix.
+TileLayout fc2_tiles(const FfnShape& shape);
+
+/// Geometry of one tile-packed expert: FC1 at up_codes, FC2 at down_codes, biases unpadded.
+ExpertLayout tile_expert_layout(const FfnShape& shape);
+
+/// Packs one canonical expert for upload; as pack_expert().
+///
+/// Errors:  UsageError when a matrix does not have the shape that `shape` says, or is not bf16.
+void pack_expert_tiles(const FfnShape& shape, const ExpertLayout& layout,
+                       const checkpoint::ExpertWeights& expert, float fc2_input_scale,
+                       std::span<std::byte> packed);
+
+/// Bytes of device memory that a forward of up to `max_tokens` tokens needs; threads are not read.
+std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
+                                 std::int64_t max_tokens, int threads);
+
+/// The CUDA twin, enqueued on args.stream; every pointer of the call is device memory, the shape
+/// and the layout apart. Allocates nothing, waits for nothing: it can be captured into a graph. An
+/// id outside the experts counts as -1.
+///
+/// Errors:  UsageError for a broken argument; DeviceError when a launch fails or the build has no
+///          CUDA.
+void grouped_ffn_cuda(const FfnArgs& args);
+
+/// The tile kernels: bf16 weights and hidden states.
+inline constexpr ExpertFfn kTileFfnCuda{tile_expert_layout, pack_expert_tiles, tile_workspace_bytes,
+                                        grouped_ffn_cuda};
+
+}  // namespace switchyard::ops

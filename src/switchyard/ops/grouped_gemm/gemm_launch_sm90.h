@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "switchyard/base/check.h"
+#include "switchyard/base/cuda_launch.h"
+#include "switchyard/ops/grouped_gemm/grouped_gemm_sm90.h"
+
+/// Launches the tier that a call asks for. For .cu files only.
+namespace switchyard::ops::sm90 {
+
+/// Of the largest sm_90 part, for the size of a persistent grid. A smaller part runs the blocks
+/// that are left over after the first.
+inline constexpr std::int64_t kMultiprocessors = 132;
+
+/// One tier.
+template <class Tier, class End>
+void launch_tier(const char* what, const DeviceGemm& g, const End& end, Stream stream) {
+  const std::int64_t row_blocks = (g.layout.row_tiles() + Tier::kRowTiles - 1) / Tier::kRowTiles;
+  const std::int64_t tiles =
+      row_blocks * (std::min(g.experts, g.max_rows) + g.max_rows / Tier::kTokens);
+  launch_overlapped(what, grouped_gemm_kernel<Tier, End>,
+                    {.blocks = unsigned(std::min(tiles, Tier::kBlocks * kMultiprocessors)),
+                     .threads = Tier::kThreads,
+                     .shared_bytes = Tier::kDynamicBytes},
+                    stream, g, end);
+}
+
+/// The tier with two blocks per multiprocessor, or with one where the experts are too many for it.
+template <int row_tiles, int tokens, class End>
+void launch_shared_tier(const char* what, const DeviceGemm& g, const End& end, Stream stream) {
+  using Two = Tier<row_tiles, tokens, 2>;
+  if (g.experts <= Two::kExperts) return launch_tier<Two>(what, g, end, stream);
+  launch_tier<Tier<row_tiles, tokens>>(what, g, end, stream);
+}
+
+/// The tier of `tile` tokens; 0 chooses by the call's sizes.
+template <class End>
+void launch_gemm(const char* what, const DeviceGemm& g, const End& end, Stream stream,
+                 std::int64_t tile) {
+  constexpr int kMost = Tier<1, 8>::kExperts;
+  ensure(g.experts <= kMost, what, ": ", g.experts, " experts, the limit is ", kMost);
+  if (g.max_rows == 0) return;
+  switch (tile != 0 ? tile : token_tile(g.max_tokens, g.max_rows, g.experts)) {
+    case 8:
+      return launch_shared_tier<1, 8>(what, g, end, stream);
+    case 64:
+      return g.max_tokens <= 64 ? launch_tier<Tier<1, 64>>(what, g, end, stream)
+                                : launch_tier<Tier<2, 64>>(what, g, end, stream);
+    case 128:
+      return launch_shared_tier<2, 128>(what, g, end, stream);
+    default:
+      ensure(false, what, ": no tier of ", tile, " tokens");
+  }
+}
+
+}  // namespace switchyard::ops::sm90

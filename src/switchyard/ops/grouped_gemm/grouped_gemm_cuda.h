@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/base/device.h"
+#include "switchyard/core/activation.h"
+#include "switchyard/ops/grouped_gemm/tile.h"
+
+namespace switchyard::ops {
+
+/// One grouped GEMM on the device: for each expert, its tile-packed weights times its tokens.
+///
+/// Every tier multiplies with the same instruction and adds K in ascending order into one
+/// accumulator: a row's bits depend on its own values only, not on the tier or its neighbours.
+/// Shapes:  weights: expert e's tiles at weights + e * expert_stride, as `layout` says; x: sorted
+///          rows as RowTiles says; offsets, counts [experts]: first sorted row of each expert, a
+///          multiple of 8, and its rows. All in device memory.
+/// Units:   expert_stride in bytes. max_tokens bounds the rows of an expert, max_rows the rows of
+///          all: they choose the tier and the grid.
+struct DeviceGemm {
+  const std::byte* weights = nullptr;
+  std::int64_t expert_stride = 0;
+  TileLayout layout;
+  RowTiles x;
+  const std::int32_t* offsets = nullptr;
+  const std::int32_t* counts = nullptr;
+  std::int64_t experts = 0;
+  std::int64_t max_tokens = 0;
+  std::int64_t max_rows = 0;
+};
+
+/// FC1's end: biases, activation, one rounding to bf16.
+///
+/// Shapes:  gate_bias, up_bias: expert e's [inter] fp32 at + e * bias_stride bytes, or null; params
+///          [experts]; out: FC2's input, columns from inter to the end of the tiles become 0.
+struct ActivationEnd {
+  const std::byte* gate_bias = nullptr;
+  const std::byte* up_bias = nullptr;
+  std::int64_t bias_stride = 0;
+  const ActivationParams* params = nullptr;
+  RowTiles out;
+  std::int64_t inter = 0;
+  bool gated = true;
+};
+
+/// FC2's end: bias, fp32 rows.
+///
+/// Shapes:  bias as in ActivationEnd, [hidden]; out [rows, out_stride] fp32.
+struct RowsEnd {
+  const std::byte* bias = nullptr;
+  std::int64_t bias_stride = 0;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  std::int64_t hidden = 0;
+};
+
+/// How many tokens one tile takes; the list of tiers, for the launch and for the tests.
+inline constexpr std::int64_t kTokenTiles[] = {8, 64, 128};
+
+/// The tier that a call of these sizes runs: tokens per tile. The choice changes no bit.
+std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts);
+
+/// FC1 (the rows of both projections paired, see paired_row()), enqueued on `stream`.
+///
+/// `tile` forces a tier of kTokenTiles; 0 chooses.
+/// Errors:  DeviceError when the launch fails, or when the build has no CUDA.
+void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
+                          std::int64_t tile = 0);
+/// FC2, as gemm_activation_cuda().
+void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream,
+                    std::int64_t tile = 0);
+
+}  // namespace switchyard::ops

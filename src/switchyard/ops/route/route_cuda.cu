@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "switchyard/base/cuda_launch.h"
+#include "switchyard/ops/grouped_gemm/sm90.h"
+#include "switchyard/ops/route/route.h"
+#include "switchyard/ops/route/route_math.h"
+
+namespace switchyard::ops {
+namespace {
+
+static_assert(kSumLanes == 32, "a warp is the lanes of a sum");
+static_assert(kMaxTopK <= 32, "a lane holds one choice");
+
+/// What a launch needs, by value: the spec lies in host memory.
+struct DeviceRoute {
+  RouteArgs a;
+  RoutingSpec spec;
+  bool on_logits;  // experts are ordered by their logits
+};
+
+/// One token's numbers in shared memory, as in the CPU twin: entry i belongs to lane i % 32.
+struct Row {
+  float* z;  // cleaned logits
+  float* s;  // scores
+  float* c;  // choice scores; used up by the choice
+  int num_ids, padded;
+};
+
+/// The one choice of a lane.
+struct Choice {
+  std::int32_t id = 0;
+  bool valid = false;
+};
+
+__device__ int lane_of() { return threadIdx.x % 32; }
+
+/// fold_lanes() of one value per lane, for all lanes.
+__device__ float fold(float x) {
+  for (int half = kSumLanes / 2; half > 0; half /= 2) x += __shfl_down_sync(~0u, x, half);
+  return __shfl_sync(~0u, x, 0);
+}
+
+__device__ float largest_lane(float x) {
+  for (int step = 16; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(~0u, x, step);
+    x = select(other > x, other, x);
+  }
+  return x;
+}
+
+__device__ float largest(const float* x, int padded) {
+  float top = kNever;
+  for (int i = lane_of(); i < padded; i += 32) top = select(x[i] > top, x[i], top);
+  return largest_lane(top);
+}
+
+__device__ float sum(const float* x, int padded) {
+  float lane = 0;
+  for (int i = lane_of(); i < padded; i += 32) lane += x[i];
+  return fold(lane);
+}
+
+template <class F>
+__device__ void map_row(const float* x, int padded, float* y, F f) {
+  for (int i = lane_of(); i < padded; i += 32) y[i] = f(x[i]);
+}
+
+__device__ void exponentials(const float* x, float top, int padded, float* y) {
+  const float from = top > kNever ? top : 0.0f;
+  map_row(x, padded, y, [from](float v) { return exp_float(v - from); });
+}
+
+__device__ void softmax(const float* x, int padded, float* y) {
+  exponentials(x, largest(x, padded), padded, y);
+  const float total = sum(y, padded);
+  if (total > 0) map_row(y, padded, y, [total](float v) { return v / total; });
+}
+
+__device__ void score_row(const Row& row, ScoreFunction score) {
+  switch (score) {
+    case ScoreFunction::kIdentity:
+      return map_row(row.z, row.padded, row.s, [](float z) { return z; });
+    case ScoreFunction::kSoftmax:
+      return softmax(row.z, row.padded, row.s);
+    case ScoreFunction::kSigmoid:
+      return map_row(row.z, row.padded, row.s, [](float z) { return sigmoid_float(z); });
+    case ScoreFunction::kSqrtSoftplus:
+      return map_row(row.z, row.padded, row.s, [](float z) { return sqrt_softplus_float(z); });
+  }
+}
+
+__device__ void choice_scores(const Row& row, const DeviceRoute& r) {
+  const float* base = r.on_logits ? row.z : row.s;
+  const bool plain = r.on_logits && !r.spec.choice_bias;
+  for (int i = lane_of(); i < row.padded; i += 32) {
+    if (plain) {
+      row.c[i] = row.z[i];
+      continue;
+    }
+    const float bias = r.spec.choice_bias && i < row.num_ids ? r.a.choice_bias[i] : 0.0f;
+    row.c[i] = select(row.z[i] > kNever, clean_score(base[i] + bias), kNever);
+  }
+}
+
+/// Whole numbers in the order of the floats; -0 and +0 are one.
+__device__ unsigned ordered(float x) {
+  const std::uint32_t bits = bits_of(x == 0 ? 0.0f : x);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/// The best entry of x by (value descending, index ascending), for all lanes; -1 when none is left.
+__device__ int best_entry(const float* x, int size) {
+  constexpr unsigned kNone = 0xffffffffu;
+  float value = kNever;
+  unsigned at = kNone;
+  for (int i = lane_of(); i < size; i += 32)
+    if (x[i] > value) value = x[i], at = unsigned(i);
+  const unsigned top = __reduce_max_sync(~0u, ordered(value));
+  return int(__reduce_min_sync(~0u, ordered(value) == top ? at : kNone));
+}
+
+__device__ float group_score(const float* c, int size, GroupStatistic statistic) {
+  float first = kNever, second = kNever;
+  for (int i = 0; i < size; ++i) {
+    const float loser = min(first, c[i]);
+    first = max(first, c[i]);
+    second = max(second, loser);
+  }
+  return statistic == GroupStatistic::kMax || size == 1 ? first : top2_score(first, second);
+}
+
+/// Experts of all but the best groups never win, nor do zero experts, which are in no group.
+/// `groups` has room for two entries per group: its score, and whether it is kept.
+__device__ void drop_groups(const Row& row, const RoutingSpec& spec, float* groups) {
+  const int count = int(spec.n_group), size = int(spec.num_experts / spec.n_group);
+  float* kept = groups + count;
+  for (int g = lane_of(); g < count; g += 32) {
+    groups[g] = group_score(row.c + g * size, size, spec.group_statistic);
+    kept[g] = 0;
+  }
+  __syncwarp();
+  for (int j = 0; j < spec.topk_group; ++j) {
+    const int g = best_entry(groups, count);
+    if (g < 0) break;
+    __syncwarp();
+    if (g % 32 == lane_of()) groups[g] = kNever, kept[g] = 1;
+    __syncwarp();
+  }
+  for (int i = lane_of(); i < row.num_ids; i += 32)
+    if (i >= spec.num_experts || kept[i / size] == 0) row.c[i] = kNever;
+  __syncwarp();
+}
+
+/// Slots that no valid expert fills take the lowest ids that are not used.
+__device__ Choice fill_up(Choice mine, int used, int k) {
+  int next = 0;
+  for (int j = used; j < k; ++j, ++next) {
+    while (__any_sync(~0u, lane_of() < used && mine.id == next)) ++next;
+    if (lane_of() == j) mine = {next, false};
+  }
+  return mine;
+}
+
+__device__ Choice choose_top(const Row& row, int k) {
+  Choice mine;
+  int used = 0;
+  for (; used < k; ++used) {
+    const int at = best_entry(row.c, row.num_ids);
+    if (at < 0) break;
+    __syncwarp();
+    if (at % 32 == lane_of()) row.c[at] = kNever;
+    if (lane_of() == used) mine = {at, true};
+    __syncwarp();
+  }
+  return fill_up(mine, used, k);
+}
+
+/// (sum |v|^p)^(1/p) over the lanes.
+__device__ float lp_norm(float v, float p) {
+  const float m = magnitude_of(v);
+  const float term = p == 1 ? m : p == 2 ? m * m : float(pow(double(m), double(p)));
+  const float total = fold(term);
+  return p == 1 ? total : p == 2 ? sqrtf(total) : float(pow(double(total), 1.0 / p));
+}
+
+/// A lane's chosen value as its weight.
+__device__ float map_weight(const RoutingSpec& spec, float v) {
+  if (spec.map == WeightMap::kNone) return v;
+  if (spec.map == WeightMap::kSoftmaxOverChosen) {
+    const float top = largest_lane(v), from = top > kNever ? top : 0.0f;
+    const float y = exp_float(v - from), total = fold(y);
+    return total > 0 ? y / total : y;
+  }
+  if (spec.map == WeightMap::kSigmoid) return sigmoid_float(v);
+  float norm = 0;
+  if (spec.map == WeightMap::kLpNorm) {
+    norm = lp_norm(v, spec.p);
+  } else {
+    const float total = fold(v);
+    norm = spec.map == WeightMap::kDivideByMax ? max(total, spec.epsilon) : total + spec.epsilon;
+  }
+  return norm == 0 ? v : v / norm;
+}
+
+__device__ float weigh(const RoutingSpec& spec, const Row& row, Choice mine, int k) {
+  const bool logit = reads_logit(spec.map), valid = lane_of() < k && mine.valid;
+  const float absent = logit ? kNever : 0.0f;
+  const float v = valid ? (logit ? row.z[mine.id] : row.s[mine.id]) : absent;
+  const float w = map_weight(spec, v);
+  return valid ? w : 0.0f;
+}
+
+/// SparseMixer: each of two winners is weighed by a softmax over what stands close enough to it.
+__device__ Choice mix_sparsely(const Row& row, const RoutingSpec& spec, float& weight) {
+  map_row(row.z, row.padded, row.c, [](float z) { return z; });
+  __syncwarp();
+  const Choice mine = choose_top(row, int(spec.top_k));
+  const int first = __shfl_sync(~0u, mine.id, 0);
+  weight = 0;
+  for (int j = 0; j < 2; ++j) {
+    const int id = __shfl_sync(~0u, mine.id, j);
+    if (!__shfl_sync(~0u, int(mine.valid), j)) continue;
+    const float top = row.z[id];
+    __syncwarp();
+    for (int i = lane_of(); i < row.padded; i += 32)
+      row.c[i] =
+          is_masked_out(row.z[i], top, spec.jitter) || (j == 1 && i == first) ? kNever : row.z[i];
+    exponentials(row.c, top, row.padded, row.s);
+    const float w = 1.0f / sum(row.s, row.padded);
+    if (lane_of() == j) weight = w;
+  }
+  return mine;
+}
+
+/// The table's row; a token id outside it, or an id outside the experts, skips.
+__device__ Choice choose_hashed(const DeviceRoute& r, std::int64_t t, const Row& row) {
+  const int k = int(r.spec.top_k);
+  if (lane_of() >= k) return {};
+  const std::int64_t token = r.a.token_ids[t];
+  if (token < 0 || token >= r.a.vocab) return {-1, false};
+  const std::int32_t id = r.a.hash_table[token * k + lane_of()];
+  if (id < 0 || id >= row.num_ids) return {-1, false};
+  return {id, row.z[id] > kNever};
+}
+
+__device__ void load_row(const Row& row, const float* logits) {
+  for (int i = lane_of(); i < row.padded; i += 32)
+    row.z[i] = clean_score(i < row.num_ids ? logits[i] : kNever);
+}
+
+__global__ void route_kernel(const __grid_constant__ DeviceRoute r, int row_floats) {
+  extern __shared__ float memory[];
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const int warp = threadIdx.x / 32;
+  const std::int64_t t = std::int64_t(blockIdx.x) * (blockDim.x / 32) + warp;
+  if (t >= r.a.logits.rows) return;
+  const RoutingSpec& spec = r.spec;
+  const int num_ids = int(spec.num_experts + spec.zero_experts), k = int(spec.top_k);
+  const int padded = (num_ids + 31) / 32 * 32;
+  float* base = memory + warp * row_floats;
+  const Row row{base, base + padded, base + 2 * padded, num_ids, padded};
+  float* groups = base + 3 * padded;
+  load_row(row, r.a.logits.row(t));
+  __syncwarp();
+  Choice mine;
+  float weight = 0;
+  if (spec.choice == ChoiceRule::kSparseMixer) {
+    mine = mix_sparsely(row, spec, weight);
+  } else {
+    score_row(row, spec.score);
+    __syncwarp();
+    if (spec.choice == ChoiceRule::kHash) {
+      mine = choose_hashed(r, t, row);
+    } else {
+      choice_scores(row, r);
+      __syncwarp();
+      if (spec.n_group > 1) drop_groups(row, spec, groups);
+      mine = choose_top(row, k);
+    }
+    weight = weigh(spec, row, mine, k);
+  }
+  if (lane_of() >= k) return;
+  if (spec.per_expert_scale && mine.valid && mine.id < spec.num_experts)
+    weight *= r.a.per_expert_scale[mine.id];
+  r.a.ids.row(t)[lane_of()] = mine.id;
+  r.a.weights.row(t)[lane_of()] = weight;
+}
+
+}  // namespace
+
+void route_cuda(const RouteArgs& args, Stream stream) {
+  args.check_shapes();
+  if (args.logits.rows == 0) return;
+  const RoutingSpec& spec = *args.spec;
+  const std::int64_t padded = (spec.num_experts + spec.zero_experts + 31) / 32 * 32;
+  const std::int64_t floats = 3 * padded + (spec.n_group > 1 ? 2 * spec.n_group : 0);
+  const std::int64_t warps = std::clamp<std::int64_t>(48 * 1024 / (4 * floats), 1, 4);
+  launch_overlapped("route: launch", route_kernel,
+                    {.blocks = unsigned((args.logits.rows + warps - 1) / warps),
+                     .threads = unsigned(32 * warps),
+                     .shared_bytes = std::size_t(4 * floats * warps)},
+                    stream, DeviceRoute{args, spec, chooses_on_logits(spec)}, int(floats));
+}
+
+}  // namespace switchyard::ops

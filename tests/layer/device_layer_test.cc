@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bf16 leaf of cuda on the shared cases, against the oracle.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "switchyard/base/device_stream.h"
+#include "switchyard/base/errors.h"
+#include "switchyard/layer/device_rank.h"
+#include "tests/cases/leaf_case.h"
+#include "tests/support/device.h"
+#include "tests/support/usage_error.h"
+
+namespace switchyard::layer {
+namespace {
+
+using test::Call;
+using test::GivenRouting;
+using test::LeafCase;
+using test::OnDevice;
+
+class DeviceLayer : public test::NeedsGpu {};
+
+const leaves::Leaf& leaf() { return *leaves::find_leaf("none", Device::kCuda).leaf; }
+
+LeafCase base() {
+  LeafCase c{test::small_problem(leaf()), {}, 9};
+  c.options.device = Device::kCuda;
+  return c;
+}
+
+MoeLayer build(const LeafCase& c) {
+  return test::build_layer(test::make_weights(c.problem, leaf()), c.options, CpuIsa::kPortable);
+}
+
+void expect_close(const LeafCase& c, const std::string& what) {
+  const MoeLayer layer = build(c);
+  EXPECT_EQ(layer.leaf(), "switchyard.cuda.fused_moe.none");
+  const Judgement j = test::judge(layer, c.tokens);
+  EXPECT_TRUE(j.ok(test::budgets_of(layer)))
+      << what << ": rel L2 " << j.rel_l2_oracle << ", " << j.ids_differing << " ids differ";
+}
+
+TEST_F(DeviceLayer, MatchesOracleAtEveryTokenCount) {
+  LeafCase c = base();
+  for (std::int64_t tokens : {0, 1, 7, 8, 9, 31, 64, 65, 200, 512, 1500}) {
+    c.tokens = tokens;
+    expect_close(c, std::to_string(tokens) + " tokens");
+  }
+}
+
+TEST_F(DeviceLayer, MatchesOracleForEveryActivation) {
+  for (const Activation& a :
+       {Activation(Swiglu{}), Activation(Swiglu{.clamp = PerExpert(0.5f)}),
+        Activation(Swiglu{.clamp = PerExpert(0.5f), .clamp_after_silu = true}),
+        Activation(SwigluBias{1.702f, 1.0f, PerExpert(7.0f)}), Activation(SiTu{}),
+        Activation(Geglu{GeluForm::kErf}), Activation(Geglu{GeluForm::kTanh}), Activation(Relu2{}),
+        Activation(Silu{}), Activation(Gelu{GeluForm::kErf}), Activation(Relu{}),
+        Activation(Identity{})})
+    for (bool bias : {false, true}) {
+      LeafCase c = base();
+      c.problem.activation = a;
+      c.problem.expert_bias = bias;
+      for (std::int64_t tokens : {9, 130}) {
+        c.tokens = tokens;
+        expect_close(c, describe(a) + (bias ? " with biases" : ""));
+      }
+    }
+}
+
+TEST_F(DeviceLayer, MatchesOracleForRaggedShapes) {
+  for (const auto& [hidden, inter] :
+       {std::pair{130, 98}, {2, 2}, {96, 32}, {131, 97}, {2880, 64}, {64, 1408}, {256, 768}}) {
+    LeafCase c = base();
+    c.problem.hidden = hidden;
+    c.problem.inter = inter;
+    for (std::int64_t tokens : {5, 150}) {
+      c.tokens = tokens;
+      expect_close(c, std::to_string(hidden) + " x " + std::to_string(inter));
+    }
+  }
+}
+
+TEST_F(DeviceLayer, MatchesOracleForEveryRecipe) {
+  for (int m = 0; m < int(RoutingMethodType::kUnspecified); ++m) {
+    const auto method = RoutingMethodType(m);
+    if (method == RoutingMethodType::kHash) continue;  // its own table: below
+    LeafCase c = base();
+    const std::int64_t k = method == RoutingMethodType::kLlama4        ? 1
+                           : method == RoutingMethodType::kSparseMixer ? 2
+                                                                       : 3;
+    c.problem.routing = make_routing(method, 6, k);
+    expect_close(c, std::string(to_string(method)));
+  }
+  LeafCase c = base();
+  c.problem.routing = make_routing(RoutingMethodType::kHash, 6, 2);
+  expect_close(c, "hash");
+}
+
+TEST_F(DeviceLayer, SharedZeroAndFusedExperts) {
+  LeafCase shared = test::shared_case(leaf(), 96);
+  shared.options.device = Device::kCuda;
+  expect_close(shared, "shared");
+  shared.problem.shared_gate = true;
+  expect_close(shared, "shared behind a gate");
+  shared.tokens = 300;
+  expect_close(shared, "shared, 300 tokens");
+  shared.problem.shared_gate = false;
+  shared.options.fuse_shared = true;
+  const MoeLayer fused = build(shared);
+  EXPECT_EQ(fused.impl().shared(), nullptr) << "the case fuses";
+  expect_close(shared, "fused");
+  LeafCase zero = base();
+  zero.problem.routing.zero_experts = 2;
+  expect_close(zero, "zero experts");
+}
+
+TEST_F(DeviceLayer, ThreePoisonedCallsAndTwoLayersHaveTheSameBits) {
+  for (std::int64_t tokens : {1, 70, 600}) {
+    const MoeLayer one = build(base()), other = build(base());
+    Call a(one.impl(), tokens), b(other.impl(), tokens);
+    const std::vector<std::byte> first = a.run();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(a.run(), first);
+    EXPECT_EQ(b.run(), first);
+  }
+}
+
+// The tiers differ between these batches; a row's bits do not.
+TEST_F(DeviceLayer, ARowHasTheSameBitsInEveryBatch) {
+  LeafCase c = base();
+  c.problem.hidden = 256;
+  c.problem.inter = 320;
+  const MoeLayer layer = build(c);
+  const std::size_t row = std::size_t(c.problem.hidden) * 2;
+  Call most(layer.impl(), 4096);
+  const std::vector<std::byte> all = most.run();
+  for (std::int64_t batch : {1, 8, 16, 32, 68, 512, 1300})
+    for (std::int64_t first : {0, 4096 - 1300}) {
+      const std::vector<std::byte> got = most.run([&](ForwardArgs& a) {
+        a.tokens = batch;
+        a.hidden = most.hidden.data() + std::size_t(first) * row;
+      });
+      EXPECT_EQ(0, std::memcmp(got.data(), all.data() + std::size_t(first) * row,
+                               std::size_t(batch) * row))
+          << batch << " tokens from " << first;
+    }
+}
+
+TEST_F(DeviceLayer, BudgetCatchesEveryFault) {
+  const LeafCase c = base();
+  const checkpoint::LayerWeights good = test::make_weights(c.problem, leaf());
+  const MoeLayer right = build(c);
+  Call want(right.impl(), 64);
+  want.run();
+  int shown = 0;
+  for (const auto& [fault, name] : test::kFaults) {
+    const auto bad = test::damaged(good, fault);
+    if (!bad) continue;
+    const MoeLayer wrong = test::build_layer(*bad, c.options, CpuIsa::kPortable);
+    Call got(wrong.impl(), 64);
+    got.run();
+    EXPECT_GT(test::rel(got.values(), want.values()), 2 * test::budgets_of(right).oracle) << name;
+    ++shown;
+  }
+  EXPECT_GE(shown, 4);
+}
+
+TEST_F(DeviceLayer, GivenIdsSkipsAndOneExpertForAll) {
+  const MoeLayer layer = build(base());
+  Call call(layer.impl(), 90);
+  GivenRouting routing(layer.problem(), 90);
+  for (std::size_t i = 0; i < routing.ids.size(); i += 4) {
+    routing.ids[i] = -1;
+    routing.weights[i] = NAN;  // a skipped choice contributes nothing, whatever its weight
+  }
+  for (std::size_t i = 30; i < 60; ++i) routing.ids[i] = -1;  // whole tokens
+  const auto run = [&](const GivenRouting& r) {
+    call.run([&](ForwardArgs& a) { a.routing = {r.ids.data(), r.weights.data(), nullptr}; });
+    return call.values();
+  };
+  const std::vector<double> got = run(routing);
+  EXPECT_LE(test::rel(got, test::ffn_oracle(call, routing, 1.75)), 5e-3);
+  for (std::int64_t i = 10 * 160; i < 20 * 160; ++i) EXPECT_EQ(got[std::size_t(i)], 0);
+  std::fill(routing.ids.begin(), routing.ids.end(), 4);
+  std::fill(routing.weights.begin(), routing.weights.end(), 0.5f);
+  EXPECT_LE(test::rel(run(routing), test::ffn_oracle(call, routing, 1.75)), 5e-3);
+  std::fill(routing.ids.begin(), routing.ids.end(), -1);
+  for (double v : run(routing)) EXPECT_EQ(v, 0);
+  std::fill(routing.ids.begin(), routing.ids.end(), 77);  // outside: skipped
+  for (double v : run(routing)) EXPECT_EQ(v, 0);
+}
+
+TEST_F(DeviceLayer, StridesCountsAndUnfinalisedRows) {
+  const MoeLayer layer = build(base());
+  constexpr std::int64_t kTokens = 20, kHidden = 160, kStride = 171;
+  Call call(layer.impl(), kTokens);
+  const std::vector<std::byte> dense = call.run();
+  std::vector<std::uint16_t> wide(kTokens * kStride, 0x7fc0), out(kTokens * kStride, 0x1234);
+  for (std::int64_t t = 0; t < kTokens; ++t)
+    std::memcpy(&wide[std::size_t(t * kStride)], call.hidden.data() + t * kHidden * 2, kHidden * 2);
+  std::vector<std::int64_t> counts(6, 1000);
+  call.run([&](ForwardArgs& a) {
+    a.hidden = wide.data(), a.hidden_stride = kStride;
+    a.out = out.data(), a.out_stride = kStride;
+    a.expert_counts = counts.data();
+  });
+  std::int64_t counted = 0;
+  for (std::int64_t c : counts) counted += c - 1000;
+  EXPECT_EQ(counted, kTokens * 3);
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    EXPECT_EQ(0, std::memcmp(&out[std::size_t(t * kStride)], dense.data() + t * kHidden * 2,
+                             kHidden * 2));
+    EXPECT_EQ(out[std::size_t(t * kStride + kHidden)], 0x1234) << "the padding behind a row";
+  }
+  std::vector<std::uint16_t> rows(kTokens * 3 * kHidden, 0x7fc0);
+  std::vector<float> weights(kTokens * 3, NAN);
+  std::vector<std::int32_t> index(kTokens * 3, -7);
+  Unfinalised u{rows.data(), weights.data(), index.data(), nullptr, 0};
+  call.run([&](ForwardArgs& a) { a.out = nullptr, a.unfinalised = &u; });
+  EXPECT_EQ(u.pending_factor, 1.75f);
+  std::vector<double> sum(kTokens * kHidden), want;
+  for (std::size_t i = 0; i < index.size(); ++i)
+    for (std::int64_t c = 0; c < kHidden; ++c)
+      sum[i / 3 * kHidden + std::size_t(c)] +=
+          1.75 * double(weights[i]) *
+          double(bf16_to_float(rows[std::size_t(index[i]) * kHidden + std::size_t(c)]));
+  call.run();
+  EXPECT_LE(test::rel(sum, call.values()), 5e-3);
+}
+
+/// A call whose memory is the device's, as a program would make it.
+struct DeviceCall {
+  explicit DeviceCall(const Call& c)
+      : hidden(c.hidden),
+        out(std::vector<std::byte>(c.out.size(), std::byte(0xff))),
+        workspace(std::vector<std::byte>(c.layer.workspace_bytes(c.tokens), std::byte(0xff))) {
+    args.tokens = c.tokens;
+    args.hidden = hidden.data();
+    args.hidden_stride = args.out_stride = c.layer.problem().hidden;
+    args.out = out.data();
+    args.stream = stream.get();
+    args.workspace = {workspace.data(), workspace.memory.size()};
+  }
+  DeviceStream stream;
+  OnDevice<std::byte> hidden, out, workspace;
+  ForwardArgs args;
+};
+
+TEST_F(DeviceLayer, AGraphReplaysWithTheTokensThatAreThereThen) {
+  const MoeLayer layer = build(base());
+  Call call(layer.impl(), 40), later(layer.impl(), 40, 2);
+  const std::vector<std::byte> first = call.run(), second = later.run();
+  DeviceCall device(call);
+  DeviceGraph graph(device.stream, [&] { layer.forward(device.args); });
+  graph.run();
+  EXPECT_EQ(device.out.get(), first);
+  device.hidden.memory.upload(later.hidden.data());
+  graph.run();
+  EXPECT_EQ(device.out.get(), second);
+}
+
+TEST_F(DeviceLayer, AGoodCallFollowsEachRefusedOne) {
+  const MoeLayer layer = build(base());
+  Call call(layer.impl(), 12);
+  const std::vector<std::byte> want = call.run();
+  DeviceCall device(call);
+  struct Refused {
+    const char* text;
+    std::function<void(ForwardArgs&)> spoil;
+  };
+  StageCapture capture;
+  const Refused cases[] = {
+      {"stream", [](ForwardArgs& a) { a.stream = {}; }},
+      {"workspace", [](ForwardArgs& a) { a.workspace = a.workspace.first(64); }},
+      {"capture", [&](ForwardArgs& a) { a.capture = &capture; }},
+      {"stride", [](ForwardArgs& a) { a.hidden_stride = 3; }},
+  };
+  for (const Refused& r : cases) {
+    ForwardArgs bad = device.args;
+    r.spoil(bad);
+    EXPECT_THAT(test::usage_error_of([&] { layer.forward(bad); }), testing::HasSubstr(r.text));
+    device.out.memory.upload(std::vector<std::byte>(call.out.size(), std::byte(0xff)).data());
+    layer.forward(device.args);
+    device.stream.wait();
+    EXPECT_EQ(device.out.get(), want);
+  }
+  EXPECT_THROW(DeviceMemory(std::size_t(1) << 50), DeviceError);
+  layer.forward(device.args);
+  device.stream.wait();
+  EXPECT_EQ(device.out.get(), want);
+}
+
+TEST_F(DeviceLayer, TheTraceSaysWhatRan) {
+  const MoeLayer layer = build(base());
+  Trace trace;
+  Call(layer.impl(), 3).run([&](ForwardArgs& a) { a.trace = &trace; });
+  EXPECT_EQ(trace.leaf, "switchyard.cuda.fused_moe.none");
+  EXPECT_TRUE(trace.routed_here);
+}
+
+}  // namespace
+}  // namespace switchyard::layer

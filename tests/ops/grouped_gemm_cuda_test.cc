@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "switchyard/base/device_stream.h"
+#include "switchyard/base/dtype.h"
+#include "switchyard/base/random.h"
+#include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "tests/cases/moe_case.h"
+#include "tests/support/device.h"
+
+namespace switchyard::ops {
+namespace {
+
+using test::OnDevice;
+
+class GroupedGemmCuda : public test::NeedsGpu {};
+
+/// Rows sorted by expert, with distinct weights for each expert, and FC2's end.
+struct GemmCase {
+  GemmCase(std::vector<std::int32_t> rows_of, std::int64_t rows_out, std::int64_t cols)
+      : counts(std::move(rows_of)), n(rows_out), k(cols), layout{.rows = n, .cols = k} {
+    std::int32_t next = 0;
+    for (std::int32_t c : counts) {
+      offsets.push_back(next);
+      next += (c + 7) / 8 * 8;
+      rows += c;
+    }
+    capacity = sorted_capacity(rows, std::int64_t(counts.size()));
+    const Random random(3, 1);
+    for (std::int64_t i = 0; i < capacity * k; ++i)
+      x.push_back(float_to_bf16(random.normal(std::uint64_t(i))));
+    for (std::size_t e = 0; e < counts.size(); ++e) {
+      weights.push_back(test::make_matrix({.element = formats::Element::kBf16}, n, k, 100 + 7 * e));
+      std::vector<std::byte> one(layout.bytes());
+      pack_tiles(weights.back(), layout, RowPlace::kPlain, one);
+      packed.insert(packed.end(), one.begin(), one.end());
+    }
+  }
+  std::int64_t stride() const { return (n + 3) / 4 * 4; }
+
+  /// The rows as the kernel reads them; what lies between experts is NaN.
+  std::vector<std::byte> tiles() const {
+    RowTiles t{.data = nullptr, .capacity = capacity};
+    std::vector<std::byte> out(t.bytes(k), std::byte(0xff));
+    t.data = out.data();
+    for (std::size_t e = 0; e < counts.size(); ++e)
+      for (std::int64_t r = offsets[e]; r < offsets[e] + counts[e]; ++r)
+        for (std::int64_t c = 0; c < layout.col_tiles() * kTileCols; ++c) {
+          const std::uint16_t bits = c < k ? x[std::size_t(r * k + c)] : std::uint16_t(0);
+          std::memcpy(t.at(r, c / 8) + c % 8 * 2, &bits, 2);
+        }
+    return out;
+  }
+  /// Runs one tier on poisoned memory.
+  std::vector<float> run(std::int64_t tile, std::int64_t max_tokens = 1 << 20) const {
+    const OnDevice<std::byte> w(packed), rows_in(tiles());
+    const OnDevice<std::int32_t> first(offsets), count(counts);
+    const OnDevice<float> out(std::vector<float>(std::size_t(capacity * stride()), NAN));
+    const DeviceStream stream;
+    gemm_rows_cuda({.weights = w.data(),
+                    .expert_stride = std::int64_t(layout.bytes()),
+                    .layout = layout,
+                    .x = {rows_in.data(), capacity},
+                    .offsets = first.data(),
+                    .counts = count.data(),
+                    .experts = std::int64_t(counts.size()),
+                    .max_tokens = max_tokens,
+                    .max_rows = rows},
+                   {.out = out.data(), .out_stride = stride(), .hidden = n}, stream.get(), tile);
+    stream.wait();
+    return out.get();
+  }
+  /// sum of products in double.
+  double want(std::size_t e, std::int64_t row, std::int64_t col) const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < k; ++c)
+      sum += weights[e].value(col, c) * double(bf16_to_float(x[std::size_t(row * k + c)]));
+    return sum;
+  }
+
+  std::vector<std::int32_t> counts, offsets;
+  std::int64_t n, k, rows = 0, capacity = 0;
+  TileLayout layout;
+  std::vector<std::uint16_t> x;
+  std::vector<formats::Matrix> weights;
+  std::vector<std::byte> packed;
+};
+
+/// rel L2 to the double result over some rows; `shift` compares with another expert's weights.
+double error_of(const GemmCase& c, const std::vector<float>& got, std::size_t shift = 0) {
+  double diff = 0, norm = 0;
+  for (std::size_t e = 0; e < c.counts.size(); ++e)
+    for (std::int64_t r = 0; r < c.counts[e]; r += 1 + c.counts[e] / 11)
+      for (std::int64_t col = 0; col < c.n; ++col) {
+        const std::int64_t row = c.offsets[e] + r;
+        const double want = c.want((e + shift) % c.counts.size(), row, col);
+        const double off = double(got[std::size_t(row * c.stride() + col)]) - want;
+        diff += off * off;
+        norm += want * want;
+      }
+  return std::sqrt(diff / norm);
+}
+
+/// Elements of valid rows whose bits differ.
+std::int64_t differing(const GemmCase& c, const std::vector<float>& a,
+                       const std::vector<float>& b) {
+  std::int64_t count = 0;
+  for (std::size_t e = 0; e < c.counts.size(); ++e)
+    for (std::int64_t r = c.offsets[e]; r < c.offsets[e] + c.counts[e]; ++r)
+      for (std::int64_t col = 0; col < c.n; ++col) {
+        const std::size_t i = std::size_t(r * c.stride() + col);
+        count += std::memcmp(&a[i], &b[i], 4) != 0;
+      }
+  return count;
+}
+
+constexpr double kBudget = 1e-5;  // rule: a GEMM on bf16 tensor cores fed its own input
+
+TEST_F(GroupedGemmCuda, EveryTierMatchesOracleWithTheSameBits) {
+  for (const auto& [n, k] : {std::pair{64, 64}, {200, 160}, {129, 2048}, {72, 24}}) {
+    const GemmCase c({0, 1, 70, 0, 300, 9, 257, 31, 5}, n, k);
+    const std::vector<float> first = c.run(kTokenTiles[0]);
+    EXPECT_LE(error_of(c, first), kBudget) << n << " " << k;
+    EXPECT_GT(error_of(c, first, 1), 0.5) << "the control: the next expert's weights";
+    // 64 has two tiers: one row of weight tiles where an expert's rows fit one tile, else two.
+    std::vector<std::pair<std::int64_t, std::int64_t>> tiers{{64, 64}};
+    for (std::int64_t tile : kTokenTiles) tiers.emplace_back(tile, 1 << 20);
+    for (const auto& [tile, max_tokens] : tiers) {
+      const std::vector<float> got = c.run(tile, max_tokens);
+      EXPECT_LE(error_of(c, got), kBudget) << "tier " << tile << ": " << n << " x " << k;
+      EXPECT_EQ(differing(c, got, first), 0) << "tier " << tile << ": " << n << " x " << k;
+    }
+  }
+}
+
+TEST_F(GroupedGemmCuda, OneExpertTakesAll) {
+  for (std::int32_t rows : {1, 8, 64, 65, 511, 1024}) {
+    const GemmCase c({0, rows, 0}, 96, 128);
+    EXPECT_LE(error_of(c, c.run(0)), kBudget) << rows;
+  }
+  const GemmCase none({0, 0}, 96, 128);
+  for (float v : none.run(0)) EXPECT_TRUE(std::isnan(v)) << "nothing is written";
+}
+
+/// Sorts and gathers on the device; sizes around the limit of the one-launch form.
+struct SortCase {
+  SortCase(std::int64_t t, std::int64_t h, bool on_input) : tokens(t), hidden(h), stride(h + 3) {
+    const Random random(8, 2);
+    for (std::int64_t i = 0; i < tokens * stride; ++i)
+      x.push_back(float_to_bf16(random.normal(std::uint64_t(i))));
+    for (std::int64_t i = 0; i < tokens * kTopK; ++i) {
+      const std::int32_t id = std::int32_t(random.bits(std::uint64_t(i)) % 9) - 1;
+      ids.push_back(id == 3 ? 99 : id);  // an id outside counts as -1, expert 3 stays empty
+      weights.push_back(0.5f + random.uniform(std::uint64_t(i)));
+    }
+    capacity = sorted_capacity(tokens * kTopK, kExperts);
+    weigh = on_input;
+  }
+  static constexpr std::int64_t kTopK = 3, kExperts = 7;
+  std::int64_t tokens, hidden, stride, capacity = 0;
+  bool weigh = false;
+  std::vector<std::uint16_t> x;
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+};
+
+void expect_sorted(const SortCase& c) {
+  const OnDevice<std::uint16_t> x(c.x);
+  const OnDevice<std::int32_t> ids(c.ids);
+  const OnDevice<float> weights(c.weights);
+  const auto ints = [](std::int64_t n) { return std::vector<std::int32_t>(std::size_t(n), -77); };
+  const OnDevice<std::int32_t> offsets(ints(c.kExperts + 1)), counts(ints(c.kExperts));
+  const OnDevice<std::int32_t> source(ints(c.capacity)), sorted_of(ints(c.tokens * c.kTopK));
+  RowTiles tiles{.data = nullptr, .capacity = c.capacity};
+  const OnDevice<std::byte> out(std::vector<std::byte>(tiles.bytes(c.hidden), std::byte(0xff)));
+  tiles.data = out.data();
+  const DeviceStream stream;
+  sort_and_gather_cuda({.ids = ids.data(),
+                        .tokens = c.tokens,
+                        .top_k = c.kTopK,
+                        .experts = c.kExperts,
+                        .offsets = offsets.data(),
+                        .counts = counts.data(),
+                        .source = source.data(),
+                        .sorted_of = sorted_of.data()},
+                       {.x = x.data(),
+                        .x_stride = c.stride,
+                        .hidden = c.hidden,
+                        .weights = c.weigh ? weights.data() : nullptr,
+                        .out = tiles},
+                       stream.get());
+  stream.wait();
+  std::vector<std::byte> rows = out.get();
+  tiles.data = rows.data();
+  const std::vector<std::int32_t> sorted = sorted_of.get();
+  std::int32_t next = 0;
+  for (std::int32_t e = 0; e < c.kExperts; ++e) {
+    EXPECT_EQ(offsets.get()[std::size_t(e)], next);
+    std::int32_t count = 0;
+    for (std::size_t i = 0; i < c.ids.size(); ++i) {
+      if (c.ids[i] != e) continue;
+      const std::int64_t row = next + count++;
+      ASSERT_EQ(sorted[i], row) << "stable order";
+      ASSERT_EQ(source.get()[std::size_t(row)], std::int32_t(i));
+      for (std::int64_t col = 0; col < (c.hidden + 63) / 64 * 64; ++col) {
+        std::uint16_t bits, want = 0;
+        std::memcpy(&bits, tiles.at(row, col / 8) + col % 8 * 2, 2);
+        if (col < c.hidden) want = c.x[std::size_t(std::int64_t(i) / 3 * c.stride + col)];
+        if (c.weigh) want = float_to_bf16(bf16_to_float(want) * c.weights[i]);
+        ASSERT_EQ(bits, want) << row << " " << col;
+      }
+    }
+    EXPECT_EQ(counts.get()[std::size_t(e)], count);
+    next += (count + 7) / 8 * 8;
+  }
+  EXPECT_EQ(offsets.get()[std::size_t(c.kExperts)], next);
+  for (std::size_t i = 0; i < c.ids.size(); ++i)
+    EXPECT_EQ(sorted[i] < 0, c.ids[i] < 0 || c.ids[i] >= c.kExperts);
+}
+
+TEST_F(GroupedGemmCuda, SortsAndGathersStably) {
+  for (std::int64_t tokens : {1, 7, 64, 65, 1000})
+    for (std::int64_t hidden : {64, 70, 200})
+      for (bool weigh : {false, true}) {
+        SCOPED_TRACE(testing::Message() << tokens << " tokens of " << hidden);
+        expect_sorted(SortCase(tokens, hidden, weigh));
+      }
+}
+
+}  // namespace
+}  // namespace switchyard::ops
