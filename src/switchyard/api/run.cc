@@ -31,7 +31,8 @@ std::span<const std::byte> roof_memory(std::span<const std::byte> packed, HostBu
   return own.bytes();
 }
 
-/// The roof of the machine that runs the layer: the CPU's sampled around the calls, the GPU's after.
+/// The roof of the machine that runs the layer: the CPU's sampled around the calls, the GPU's
+/// after.
 class RoofAround {
  public:
   explicit RoofAround(const layer::Layer& layer) : layer_(layer) {

@@ -110,9 +110,10 @@ void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
   check_whole("update_expert");
   require(e >= 0 && e < problem().num_experts(), "update_expert: expert ", e, " is outside 0..",
           problem().num_experts() - 1, ", the routed experts of this layer");
-  require(!on_cuda(*this), "update_expert: expert ", e,
-          " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
-          "cpu leaf");
+  require(
+      !on_cuda(*this), "update_expert: expert ", e,
+      " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
+      "cpu leaf");
   const ops::ExpertLayout& layout = routed_.layout;
   HostBuffer fresh(layout.bytes);
   const std::lock_guard<std::mutex> one_change(change_);
