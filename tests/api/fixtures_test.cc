@@ -84,7 +84,8 @@ void expect_within(const VerifiedLayer& v, double output, double oracle) {
 TEST(Fixtures, TheTableListsEveryBundledCheckpoint) {
   std::vector<std::string> found, listed;
   for (const auto& entry : std::filesystem::directory_iterator(test::data_dir("")))
-    found.push_back(entry.path().filename());
+    if (std::filesystem::exists(entry.path() / "config.json"))
+      found.push_back(entry.path().filename());
   for (const Fixture& f : kFixtures) listed.push_back(f.name);
   EXPECT_THAT(found, testing::UnorderedElementsAreArray(listed));
 }
@@ -311,9 +312,20 @@ TEST(BuildOptions, WhatIsNotBuiltIsSaid) {
     change(o);
     EXPECT_THAT(test::usage_error_of([&] { MoeLayer::from_preset("tiny", o); }), HasSubstr(text));
   };
-  refused([](BuildOptions& o) { o.slots = 10; }, "slots = 10 for 8 experts");
-  refused([](BuildOptions& o) { o.ep = 2; }, "ep 2");
-  refused([](BuildOptions& o) { o.ep = o.tp = -1; }, "ep -1");
+  auto cannot = [](const std::function<void(BuildOptions&)>& change, const std::string& text) {
+    BuildOptions o;
+    change(o);
+    try {
+      MoeLayer::from_preset("tiny", o);
+      ADD_FAILURE() << "built, although it should say: " << text;
+    } catch (const CannotServe& e) {
+      EXPECT_THAT(e.what(), HasSubstr(text));
+      EXPECT_THAT(e.what(), HasSubstr("path_not_enabled"));
+    }
+  };
+  cannot([](BuildOptions& o) { o.slots = 10; }, "slots = 10 for 8 experts");
+  cannot([](BuildOptions& o) { o.ep = 2; }, "ep 2");
+  refused([](BuildOptions& o) { o.ep = o.tp = -1; }, "ep = -1 is out of range");
   refused([](BuildOptions& o) { o.with_parallel_mlp = true; }, "with_parallel_mlp");
   BuildOptions o;
   o.slots = 8;
