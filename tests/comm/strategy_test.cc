@@ -45,8 +45,10 @@ TEST(Factory, AutoOrderAndEveryReason) {
 }
 
 TEST(Factory, NoneIsNeededForOneRankOrAttentionTp) {
-  for (Deployment d : {dep(1), dep(4), dep(4)}) {
-    if (d.ep == 4) d.parallel = Parallel::kTep;
+  Deployment tep = dep(4), ttp = dep(4);
+  tep.parallel = Parallel::kTep;
+  ttp.parallel = Parallel::kTtp;
+  for (const Deployment& d : {dep(1), tep, ttp}) {
     Choice c = choose(tiny(), d, "auto");
     EXPECT_FALSE(c.needed);
     EXPECT_FALSE(c.strategy);

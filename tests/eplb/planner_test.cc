@@ -238,6 +238,14 @@ TEST(Planner, APreviousPlacementKeepsTheHierarchy) {
   args.loads = &drifted;
   const BalancePlan next = plan_placement(args);
   for (const Slots& slots : next.placement.layers) expect_groups_whole(args, slots, "next");
+  PlanArgs anew = args;
+  anew.previous = nullptr;
+  const BalancePlan fresh = plan_placement(anew);
+  EXPECT_GT(next.num_moves(), 0) << "the case needs a change";
+  for (std::size_t l = 0; l < 4; ++l) {
+    EXPECT_LE(next.layers[l].after, fresh.layers[l].after * 1.02 + 1e-6) << l;
+    EXPECT_LT(next.layers[l].after, next.layers[l].before) << l;
+  }
   EXPECT_LT(next.num_moves(), 4 * 72);
 
   // A flat placement has groups on several nodes: the hierarchy is restored all the same.
@@ -268,6 +276,9 @@ struct Bad {
 TEST(Planner, BadArgumentsAreRefused) {
   const LoadTable loads = random_loads(2, 12, 3), negative{{{1, -1}}};
   const Placement other = linear_placement({12, 16, 4}, 2), broken{12, 16, 8, {}};
+  const Placement experts = linear_placement({13, 16, 8}, 2),
+                  slots = linear_placement({12, 24, 8}, 2),
+                  layers = linear_placement({12, 16, 8}, 1);
   auto with = [&](auto change) {
     PlanArgs a{.loads = &loads, .num_slots = 16, .num_ranks = 8};
     change(a);
@@ -293,6 +304,9 @@ TEST(Planner, BadArgumentsAreRefused) {
       {with([](PlanArgs& a) { a.tolerance = -0.1; }), {"tolerance = -0.1"}},
       {with([](PlanArgs& a) { a.tolerance = std::nan(""); }), {"tolerance = nan"}},
       {with([&](PlanArgs& a) { a.previous = &other; }), {"4 ranks", "8"}},
+      {with([&](PlanArgs& a) { a.previous = &experts; }), {"13 experts", "12"}},
+      {with([&](PlanArgs& a) { a.previous = &slots; }), {"24 slots", "16"}},
+      {with([&](PlanArgs& a) { a.previous = &layers; }), {"1 layer", "2"}},
       {with([&](PlanArgs& a) { a.previous = &broken; }), {"previous", "no layer"}},
   };
   for (const Bad& bad : cases) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/layer/oracle.h"
@@ -43,6 +44,47 @@ TEST(Judge, AllowsTheStepOfSubnormalOutputsAndNoMore) {
     EXPECT_GT(rel_l2(o.out.data(), j.out.data(), o.out.size(), rounding_slack(dtype)),
               10 * test::budgets_of(layer).oracle)
         << to_string(dtype);
+  }
+}
+
+// One field out of bounds at a time: each of them alone is a no.
+TEST(Judge, EachFaultAloneIsANo) {
+  Budgets b{};
+  b.oracle = 5e-3;
+  Judgement good;
+  good.rel_l2_oracle = 5e-3;
+  good.codes = 30000;
+  good.codes_differing = 3;
+  EXPECT_TRUE(good.ok(b));
+  auto spoilt = [&](auto change) {
+    Judgement j = good;
+    change(j);
+    return j.ok(b);
+  };
+  EXPECT_FALSE(spoilt([](Judgement& j) { j.rel_l2_oracle = 5.01e-3; }));
+  EXPECT_FALSE(spoilt([](Judgement& j) { j.rel_l2_oracle = std::nan(""); }));
+  EXPECT_FALSE(spoilt([](Judgement& j) { j.ids_differing = 1; }));
+  EXPECT_FALSE(spoilt([](Judgement& j) { j.codes_differing = 4; }));
+  EXPECT_TRUE(spoilt([](Judgement& j) { j.ids_near_tie = 9; })) << "near ties are counted only";
+  EXPECT_TRUE(spoilt([](Judgement& j) { j.codes = 10, j.codes_differing = 1; }));
+  EXPECT_FALSE(spoilt([](Judgement& j) { j.codes = 10, j.codes_differing = 2; }));
+}
+
+// The oracle is given other weights than the leaf packed: in every format the verdict is a no, so
+// neither the flips nor the leaf's own codes can talk a wrong layer into passing.
+TEST(Judge, ALayerThatPackedOtherWeightsFails) {
+  for (const leaves::Leaf* leaf : leaves::all_leaves(Device::kCpu)) {
+    const auto swapped = std::make_shared<bool>(false);
+    checkpoint::LayerWeights w = test::make_weights(test::small_problem(*leaf), *leaf);
+    w.expert = [source = w.expert, swapped](std::int64_t e) {
+      checkpoint::ExpertWeights expert = source(e);
+      if (*swapped && e == 2) std::swap(*expert.gate, expert.up);
+      return expert;
+    };
+    const MoeLayer layer = test::build_layer(std::move(w), {}, test::runnable_tiers().back());
+    EXPECT_TRUE(test::judge(layer, 32).ok(test::budgets_of(layer))) << leaf->id.quant;
+    *swapped = true;
+    EXPECT_FALSE(test::judge(layer, 32).ok(test::budgets_of(layer))) << leaf->id.quant;
   }
 }
 
