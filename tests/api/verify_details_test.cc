@@ -177,6 +177,31 @@ TEST(DumpStages, APathThatCannotBeWrittenIsRefusedBeforeTheWork) {
   };
   EXPECT_THAT(refusal("/no/such/stages"), HasSubstr("/no/such/stages: cannot be written"));
   EXPECT_THAT(refusal(dir.path()), HasSubstr("no regular file"));
+  const std::string target = dir.write("target", "older"), link = dir.path() + "/link";
+  std::filesystem::create_symlink(target, link);
+  EXPECT_THAT(refusal(link), HasSubstr("it is a link"));
+  EXPECT_EQ(test::slurp(target), "older");
+}
+
+TEST(DumpStages, NeverReplaceWhatIsRead) {
+  TempDir dir;
+  const std::string copy = dir.path() + "/mixtral", io = dir.path() + "/io.safetensors";
+  std::filesystem::copy(data_dir("mixtral"), copy);
+  std::filesystem::copy(copy + "/moe_io.safetensors", io);
+  VerifyOptions o = asked();
+  o.io = io;
+  auto refused = [&](const std::string& path) {
+    o.dump_stages = path;
+    const std::string before = std::filesystem::exists(path) ? test::slurp(path) : "";
+    EXPECT_THAT(test::usage_error_of([&] { verify(copy, o); }), HasSubstr(path + ": "));
+    EXPECT_EQ(std::filesystem::exists(path) ? test::slurp(path) : "", before);
+  };
+  refused(copy + "/model.safetensors");
+  refused(copy + "/config.json");
+  refused(copy + "/new.safetensors");
+  refused(io);
+  o.dump_stages = dir.path() + "/stages.safetensors";
+  EXPECT_TRUE(verify(copy, o).ok);
 }
 
 // A run that fails leaves the file of an earlier one, and no half of its own.

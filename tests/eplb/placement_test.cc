@@ -73,6 +73,15 @@ TEST(PlacementFile, WhatIsWrittenIsRead) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
 }
 
+TEST(PlacementFile, OnlyAPlacementIsReplaced) {
+  TempDir dir;
+  const Placement good{2, 2, 1, {{1, 0}}};
+  const std::string loads = dir.write("loads.csv", "3,4\n");
+  EXPECT_THAT(usage_error_of([&] { write_placement(good, loads); }), HasSubstr("no placement"));
+  EXPECT_EQ(test::slurp(loads), "3,4\n");
+  write_placement(good, dir.path() + "/p.json");
+}
+
 TEST(PlacementFile, ABrokenPlacementIsNotWritten) {
   TempDir dir;
   const std::string path = dir.path() + "/p.json";

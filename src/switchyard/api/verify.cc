@@ -165,6 +165,20 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   return v;
 }
 
+/// Stages must not take the place of what was given to be read.
+void check_no_input(const std::string& target, const std::string& checkpoint,
+                    const VerifyOptions& o) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path folder = fs::absolute(target, none).parent_path();
+  require(!fs::equivalent(folder, checkpoint, none), target,
+          ": lies in the checkpoint's own folder, where stages would stand among its files; choose "
+          "a path elsewhere");
+  for (const std::string& input : {o.io, o.calibrate})
+    require(input.empty() || !fs::equivalent(target, input, none), target,
+            ": is a file that this call reads, and is not replaced by stages; choose another path");
+}
+
 }  // namespace
 
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
@@ -201,7 +215,10 @@ VerifyResult verify(const std::string& path, const VerifyOptions& options) {
   require(!options.dump_row || !options.dump_stages.empty(), "row ", options.dump_row.value_or(0),
           " is given without a file for its stages; name one or leave the row out");
   std::optional<WholeFile> dump;  // a path that cannot be written is refused before the work
-  if (!options.dump_stages.empty()) dump.emplace(options.dump_stages);
+  if (!options.dump_stages.empty()) {
+    check_no_input(options.dump_stages, path, options);
+    dump.emplace(options.dump_stages);
+  }
   std::vector<checkpoint::NamedTensor> stages;
   for (const LayerEntry& entry : chosen_layers(checkpoint, options.layer)) {
     result.layers.push_back(verify_layer(checkpoint, entry, options, stages));

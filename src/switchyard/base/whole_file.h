@@ -11,7 +11,8 @@ namespace switchyard {
 class WholeFile {
  public:
   /// Opens PATH.part, so that a path that cannot be written is known before the work for it.
-  /// Errors:  UsageError when it cannot, or when PATH is there and no regular file.
+  /// Errors:  UsageError when it cannot, or when PATH is there and a link, write-protected or
+  /// no regular file.
   explicit WholeFile(std::string path);
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;

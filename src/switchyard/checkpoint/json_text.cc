@@ -49,17 +49,17 @@ std::string_view nonfinite_word(std::string_view text) {
   return {};
 }
 
-/// Replaces bare non-finite words, outside strings, by null padded with blanks; an error's byte
-/// moves by one for each NaN before it. One pass: such a word may stand in the text a million
-/// times.
+/// Puts bare non-finite words, outside strings, into quotes; an error's byte moves by two for each
+/// one before it. Who reads a number there is then told of the word. One pass: such a word may
+/// stand in the text a million times.
 std::string without_nonfinite(std::string_view text) {
   std::string out;
-  out.reserve(text.size() + text.size() / 3);
+  out.reserve(text.size() + text.size() / 2);
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string_view word = in_string ? std::string_view{} : nonfinite_word(text.substr(i));
     if (!word.empty()) {
-      out.append("null").append(word.size() > 4 ? word.size() - 4 : 0, ' ');
+      out.append("\"").append(word).append("\"");
       i += word.size() - 1;
       continue;
     }

@@ -16,7 +16,8 @@ inline constexpr std::size_t kMaxJsonDepth = 64;
 /// Errors: UsageError naming `where`, the byte offset or the duplicate key.
 nlohmann::json parse_json(std::string_view text, std::string_view where);
 
-/// The same for a config file, where Python writers leave bare Infinity and NaN: read as null.
+/// The same for a config file, where Python writers leave bare Infinity and NaN: read as those
+/// words in quotes, so that no field takes its default for them.
 /// Errors: as parse_json, and UsageError when the top level is no object.
 nlohmann::json read_config_file(const std::string& path);
 
