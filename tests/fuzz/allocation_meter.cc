@@ -39,6 +39,13 @@ std::size_t AllocationMeter::peak_bytes() const { return std::size_t(peak); }
 [[gnu::noinline]] void* operator new(std::size_t size) {
   return switchyard::fuzz::counted(size, alignof(std::max_align_t));
 }
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return switchyard::fuzz::counted(size, alignof(std::max_align_t));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t align) {
   return switchyard::fuzz::counted(size, std::size_t(align));
 }

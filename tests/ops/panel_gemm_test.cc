@@ -389,7 +389,9 @@ Matrix every_code(const WeightLayout& layout) {
     (*storage)[i] = std::byte(code & 0xff);
   }
   m.codes = *storage;
-  m.storage = std::move(storage);
+  // The scales stay where the quantiser put them.
+  m.storage = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+      m.storage, storage);
   m.global_scale = 1;  // one product, hence one rounding
   return m;
 }
