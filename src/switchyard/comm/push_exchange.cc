@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "switchyard/base/check.h"
+#include "switchyard/comm/strategy.h"
+#include "switchyard/core/gates.h"
 
 namespace switchyard::comm {
 namespace {
@@ -20,6 +22,17 @@ std::int64_t targets_per_token(const ExchangeShape& s, const PushRules& rules) {
 std::int64_t slots_per_rank(const ExchangeShape& s) { return (s.slots + s.ep - 1) / s.ep; }
 
 }  // namespace
+
+Eligibility can_push(const Problem& p, const Deployment& d) {
+  return first_reject({
+      require_dispatch(d, false),
+      require_no_tp(d),
+      require_ranks(d),
+      require_cpu_ranks(d),
+      require_slots(p, d),
+      require_wire(p),
+  });
+}
 
 PushExchange::PushExchange(Group& group, const ExchangeShape& shape, const ExchangeOptions& options,
                            const PushRules& rules)

@@ -8,6 +8,9 @@
 #include "switchyard/comm/layout.h"
 #include "switchyard/comm/symmetric_memory.h"
 #include "switchyard/comm/targets.h"
+#include "switchyard/core/deployment.h"
+#include "switchyard/core/eligibility.h"
+#include "switchyard/core/problem.h"
 
 namespace switchyard::comm {
 
@@ -16,6 +19,9 @@ struct PushRules {
   RowLayout layout = RowLayout::kRankMajor;
   bool to_everyone = false;  // every token to every rank, needed there or not
 };
+
+/// The gate of the strategies that push rows only to the ranks that need them.
+Eligibility can_push(const Problem& p, const Deployment& d);
 
 /// An exchange in which the sender writes a row to where the receiver wants it, and the combine
 /// reads each share where its expert left it.
