@@ -9,6 +9,7 @@
 #include "switchyard/base/check.h"
 #include "tests/cases/exchange_case.h"
 #include "tests/comm/thread_ranks.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/soak.h"
 
 namespace switchyard::comm {
@@ -58,9 +59,7 @@ void run_round(Exchange& exchange, const Strategy& strategy, const ExchangeShape
   exchange.combine(std::move(ticket), got.sink());
   ASSERT_EQ(got.rows, input.tokens) << where;
   std::vector<float> want = test::expected_sums(input, strategy.contract);
-  ASSERT_EQ(got.sums.size(), want.size()) << where;
-  ASSERT_EQ(0, want.empty() ? 0 : std::memcmp(got.sums.data(), want.data(), want.size() * 4))
-      << where;
+  ASSERT_TRUE(test::same_bits(got.sums, want)) << where;
   ASSERT_TRUE(exchange.canaries_intact()) << where;
 }
 

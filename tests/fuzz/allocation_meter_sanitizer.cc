@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "tests/fuzz/allocation_meter.h"
+#include "tests/meter/allocation_meter.h"
 
-namespace switchyard::fuzz {
+namespace switchyard::test {
 namespace {
 
 thread_local std::int64_t held = 0, peak = 0;
@@ -31,4 +31,4 @@ AllocationMeter::AllocationMeter() {
 
 std::size_t AllocationMeter::peak_bytes() const { return std::size_t(peak); }
 
-}  // namespace switchyard::fuzz
+}  // namespace switchyard::test

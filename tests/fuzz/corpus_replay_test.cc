@@ -13,8 +13,8 @@
 
 #include "switchyard/base/errors.h"
 #include "switchyard/base/random.h"
-#include "tests/fuzz/allocation_meter.h"
 #include "tests/fuzz/target.h"
+#include "tests/meter/allocation_meter.h"
 #include "tests/support/soak.h"
 
 namespace switchyard::fuzz {
@@ -111,7 +111,7 @@ TEST(FuzzTargets, AFaultIsSeen) {
 }
 
 TEST(FuzzTargets, TheMeterSeesThePeakAndNotTheSum) {
-  AllocationMeter meter;
+  test::AllocationMeter meter;
   for (int i = 0; i < 8; ++i) {
     std::vector<char> block(1 << 20, char(i));
     ASSERT_EQ(block.back(), char(i));

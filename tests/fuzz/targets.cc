@@ -4,8 +4,8 @@
 
 #include "switchyard/base/errors.h"
 #include "switchyard/base/text.h"
-#include "tests/fuzz/allocation_meter.h"
 #include "tests/fuzz/target.h"
+#include "tests/meter/allocation_meter.h"
 
 namespace switchyard::fuzz {
 namespace {
@@ -38,7 +38,7 @@ const Target& find_target(std::string_view name) {
 
 Outcome run_target(const Target& target, std::string_view input) {
   Outcome out;
-  AllocationMeter meter;
+  test::AllocationMeter meter;
   try {
     target.run(input);
     out.accepted = true;

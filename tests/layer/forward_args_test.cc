@@ -10,6 +10,7 @@
 #include "switchyard/base/random.h"
 #include "switchyard/layer/oracle.h"
 #include "tests/cases/leaf_case.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard::layer {
@@ -66,10 +67,6 @@ std::vector<float> spread(const std::vector<float>& dense, std::int64_t h, std::
   for (std::size_t i = 0; i < dense.size(); ++i)
     out[i / std::size_t(h) * std::size_t(stride) + i % std::size_t(h)] = dense[i];
   return out;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 void tokens(const Bench& b) {
@@ -179,7 +176,7 @@ void out_stride(const Bench& b) {
   const std::vector<float> want = spread(floats(call.run()), b.hidden(), b.hidden() + 8);
   std::vector<float> got(want.size(), std::nanf("0x5a5"));
   call.run([&](ForwardArgs& a) { a.out = got.data(), a.out_stride = b.hidden() + 8; });
-  EXPECT_TRUE(same_bits(got, want));
+  EXPECT_TRUE(test::same_bits(got, want));
 }
 
 // A caller's finalize in double over whatever the call left open.

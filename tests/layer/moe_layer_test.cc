@@ -7,40 +7,15 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "switchyard/base/float_env.h"
 #include "switchyard/base/random.h"
 #include "switchyard/leaves/registry.h"
 #include "tests/cases/moe_case.h"
+#include "tests/meter/allocation_meter.h"
 #include "tests/support/selection_cases.h"
-
-// Every allocation of this binary is counted; a forward must add none. Not inlined: the compiler
-// would see free() on what it takes for the standard operator's memory.
-namespace {
-std::atomic<std::int64_t> allocations{0};
-
-void* counted(std::size_t size, std::size_t align) {
-  ++allocations;
-  void* p = std::aligned_alloc(align, (size + align - 1) / align * align);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t size) { return counted(size, 16); }
-[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t align) {
-  return counted(size, std::max<std::size_t>(16, std::size_t(align)));
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-  std::free(p);
-}
 
 namespace switchyard {
 namespace {
@@ -262,13 +237,13 @@ TEST_P(MoeLayerOf, AForwardAllocatesNothing) {
   open.out = nullptr, open.unfinalised = &u;
   none.tokens = 0;
   for (const ForwardArgs* a : {&plain, &logit, &caller, &open, &none}) {
-    const std::int64_t before = allocations;
+    const std::int64_t before = test::allocation_count();
     layer.forward(*a);
-    EXPECT_EQ(allocations - before, 0);
+    EXPECT_EQ(test::allocation_count() - before, 0);
   }
-  const std::int64_t before = allocations;
+  const std::int64_t before = test::allocation_count();
   std::vector<int> control(3);
-  EXPECT_EQ(allocations - before, 1) << "the counter counts";
+  EXPECT_EQ(test::allocation_count() - before, 1) << "the counter counts";
 }
 
 TEST_P(MoeLayerOf, ALatentForwardAllocatesNothing) {
@@ -277,9 +252,9 @@ TEST_P(MoeLayerOf, ALatentForwardAllocatesNothing) {
   const MoeLayer layer = build(p, leaf());
   Call call(layer.impl(), 33);
   const ForwardArgs args = call.args();
-  const std::int64_t before = allocations;
+  const std::int64_t before = test::allocation_count();
   layer.forward(args);
-  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(test::allocation_count() - before, 0);
 }
 
 TEST_P(MoeLayerOf, TheTraceSaysWhatThePlanSaid) {

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
-namespace switchyard::fuzz {
+namespace switchyard::test {
 
 /// Measures the heap that this thread holds beyond what it held at construction, by a replaced
 /// operator new or, in the fuzzer's binaries, by the sanitizer's hooks. One at a time.
@@ -17,4 +18,7 @@ class AllocationMeter {
   std::size_t peak_bytes() const;
 };
 
-}  // namespace switchyard::fuzz
+/// How often operator new was called by all threads of the process so far.
+std::int64_t allocation_count();
+
+}  // namespace switchyard::test
