@@ -188,8 +188,7 @@ TEST(Balancer, OptionsAreChecked) {
   EXPECT_THAT(refused({.interval = 0}), HasSubstr("interval = 0"));
   EXPECT_THAT(refused({.layers_per_iteration = -1}), HasSubstr("layers_per_iteration = -1"));
   EXPECT_THAT(refused({.least_gain = 1}), HasSubstr("least_gain = 1"));
-  EXPECT_THAT(usage_error_of([] { Balancer({2, 2, 1, {}}, {}); }),
-              HasSubstr("holds no layer"));
+  EXPECT_THAT(usage_error_of([] { Balancer({2, 2, 1, {}}, {}); }), HasSubstr("holds no layer"));
 }
 
 }  // namespace

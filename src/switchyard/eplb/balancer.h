@@ -50,8 +50,9 @@ class Balancer {
   /// Errors: UsageError when it is not one that end_iteration() asked for and that still stands.
   void applied(const Migration& migration);
 
-  /// Plans made so far, and layers moved.
+  /// Plans made so far.
   std::int64_t plans() const { return plans_; }
+  /// Migrations applied so far.
   std::int64_t migrations() const { return migrations_; }
   /// Layers whose change is decided and not yet applied.
   std::int64_t pending() const { return std::int64_t(queue_.size()); }

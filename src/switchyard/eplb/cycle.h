@@ -44,6 +44,7 @@ class Cycle {
   /// Forgets a forward that did not end.
   void reset() { *this = {}; }
 
+  /// Where the forward stands.
   Phase phase() const { return phase_; }
   /// Throws unless slots may change. Errors: InternalError naming `what`.
   void check_idle(std::string_view what) const;

@@ -23,7 +23,9 @@ class SlotMap {
   /// Errors:  UsageError for an id out of range and an expert without a slot.
   SlotMap(std::span<const std::int32_t> slots, std::int64_t num_experts);
 
+  /// Slots of all ranks.
   std::int64_t num_slots() const { return std::int64_t(experts_.size()); }
+  /// Logical experts.
   std::int64_t num_experts() const { return std::int64_t(first_.size()) - 1; }
   /// The expert that stands in each slot.
   std::span<const std::int32_t> experts() const { return experts_; }
