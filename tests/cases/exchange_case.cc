@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -20,14 +21,44 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+/// h * bytes / width for h = 0, 1, 2 ..., without a division for each.
+class Spread {
+ public:
+  Spread(std::int64_t bytes, std::int64_t width)
+      : whole_(bytes / width), rest_(bytes % width), width_(width) {}
+  std::int64_t next() {
+    const std::int64_t out = at_;
+    at_ += whole_;
+    if ((sum_ += rest_) >= width_) {
+      sum_ -= width_;
+      ++at_;
+    }
+    return out;
+  }
+
+ private:
+  std::int64_t whole_, rest_, width_, at_ = 0, sum_ = 0;
+};
+
 /// One expert's output row: reads every byte of the payload, and differs by slot and TP rank.
 void expert_row(const std::byte* hidden, const std::byte* scales, Payload payload,
                 std::int64_t slot, std::int64_t tp_rank, std::int64_t width, float* out) {
+  Spread byte(payload.row_bytes, width), scale(payload.scale_bytes, width);
+  std::int64_t last = payload.row_bytes - 1;
   for (std::int64_t h = 0; h < width; ++h) {
-    float x = float(int(hidden[h * payload.row_bytes / width])) - 100;
-    x += float(int(hidden[payload.row_bytes - 1 - h % payload.row_bytes])) / 16;
-    if (payload.scale_bytes > 0) x += float(int(scales[h * payload.scale_bytes / width])) / 4;
+    float x = float(int(hidden[byte.next()])) - 100;
+    x += float(int(hidden[last])) / 16;
+    last = last > 0 ? last - 1 : payload.row_bytes - 1;
+    if (payload.scale_bytes > 0) x += float(int(scales[scale.next()])) / 4;
     out[h] = x * (1 + float(slot) / 8) + float(slot) + float(tp_rank) * 3;
+  }
+}
+
+/// Fills a range with noise, eight bytes at a time.
+void fill(std::vector<std::byte>& out, std::uint64_t seed) {
+  for (std::size_t i = 0; i < out.size(); i += 8) {
+    const std::uint64_t noise = mix(seed + i);
+    std::memcpy(out.data() + i, &noise, std::min(sizeof noise, out.size() - i));
   }
 }
 
@@ -71,6 +102,21 @@ comm::ExchangeShape exchange_shape(std::int64_t ep, std::int64_t slots, std::int
   return out;
 }
 
+comm::ExchangeShape exchange_shape(std::int64_t ep, std::int64_t slots, std::int64_t top_k,
+                                   std::int64_t capacity, std::int64_t hidden, PayloadKind kind,
+                                   comm::Wire wire) {
+  const Payload payload = payload_of(kind, hidden);
+  return {.ep = ep,
+          .slots = slots,
+          .top_k = top_k,
+          .capacity = capacity,
+          .hidden = hidden,
+          .row_bytes = payload.row_bytes,
+          .scale_bytes = payload.scale_bytes,
+          .share_bytes = comm::wire_bytes(wire, hidden),
+          .num_stats = slots};
+}
+
 std::vector<std::int32_t> stats_of(const comm::ExchangeShape& shape, int rank, int round) {
   std::vector<std::int32_t> out;
   for (std::int64_t s = 0; s < shape.num_stats; ++s)
@@ -88,8 +134,8 @@ ExchangeInput::ExchangeInput(const comm::ExchangeShape& s, int rank, std::int64_
   std::uint64_t seed = mix(std::uint64_t(rank) * 1'000'003 + std::uint64_t(round));
   hidden.resize(std::size_t(tokens * (payload.row_bytes + kStridePad)));
   scales.resize(std::size_t(tokens * (payload.scale_bytes + kStridePad)));
-  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = std::byte(mix(seed + i) & 0xff);
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = std::byte(mix(~seed - i) & 0xff);
+  fill(hidden, seed);
+  fill(scales, ~seed);
   for (std::int64_t t = 0; t < tokens; ++t) {
     // A step that shares no factor with `slots` visits each slot once.
     std::int64_t step = 1 + std::int64_t(mix(seed + std::uint64_t(t) * 7) % std::uint64_t(s.slots));

@@ -26,6 +26,11 @@ inline constexpr comm::Wire kWires[] = {comm::Wire::kBf16, comm::Wire::kFp8, com
 comm::ExchangeShape exchange_shape(std::int64_t ep, std::int64_t slots, std::int64_t top_k,
                                    std::int64_t capacity, std::int64_t hidden);
 
+/// A shape that holds just this payload and wire form.
+comm::ExchangeShape exchange_shape(std::int64_t ep, std::int64_t slots, std::int64_t top_k,
+                                   std::int64_t capacity, std::int64_t hidden, PayloadKind kind,
+                                   comm::Wire wire);
+
 /// One rank's tokens of one round; every byte depends on rank, token, position and round.
 struct ExchangeInput {
   ExchangeInput(const comm::ExchangeShape& shape, int rank, std::int64_t tokens, int round,

@@ -2,12 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "switchyard/base/check.h"
 #include "tests/cases/exchange_case.h"
+#include "tests/cases/received_check.h"
 #include "tests/comm/thread_ranks.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/soak.h"
@@ -39,22 +40,20 @@ std::int64_t tokens_of(const ExchangeShape& s, int rank, int round) {
   }
 }
 
-/// One round of one rank, compared with the contract reference bit for bit.
+/// One round of one rank: what it received is compared with all ranks' inputs, what came back with
+/// the contract reference, bit for bit.
 void run_round(Exchange& exchange, const Strategy& strategy, const ExchangeShape& shape, int rank,
                int round) {
   const std::string where = cat(strategy.name, " ep ", shape.ep, " tp ", shape.tp, " k ",
                                 shape.top_k, " H ", shape.hidden, " rank ", rank, " round ", round);
-  const test::ExchangeInput input(shape, rank, tokens_of(shape, rank, round), round,
-                                  test::kPayloadKinds[(round + round / 5) % 5],
-                                  test::kWires[round / 2 % 5]);
+  std::vector<test::ExchangeInput> inputs;
+  for (int r = 0; r < shape.ranks(); ++r)
+    inputs.emplace_back(shape, r, tokens_of(shape, r, round), round,
+                        test::kPayloadKinds[(round + round / 5) % 5], test::kWires[round / 2 % 5]);
+  const test::ExchangeInput& input = inputs[std::size_t(rank)];
   Ticket ticket = exchange.dispatch(input.args());
-  const Received& in = ticket.received();
-  for (int r = 0; r < shape.ranks(); ++r) {
-    std::vector<std::int32_t> stats = test::stats_of(shape, r, round);
-    ASSERT_EQ(0, std::memcmp(in.stats + r * shape.num_stats, stats.data(), stats.size() * 4))
-        << where << " statistics of rank " << r;
-  }
-  test::serve(in, shape, strategy.contract, input.payload, rank);
+  ASSERT_EQ(test::received_fault(ticket.received(), strategy, inputs, rank), "") << where;
+  test::serve(ticket.received(), shape, strategy.contract, input.payload, rank);
   test::SumCollector got(input.tokens, shape.hidden);
   exchange.combine(std::move(ticket), got.sink());
   ASSERT_EQ(got.rows, input.tokens) << where;
@@ -159,18 +158,75 @@ TEST(Exchange, ReferenceNoticesEveryField) {
   EXPECT_NE(test::expected_sums(good, expert_major().contract), want);
 }
 
-TEST(Layout, RegionsOfOddSizesAreAlignedAndApart) {
-  for (const Strategy* strategy : kBuilt)
-    for (std::int64_t capacity : {1, 3, 5, 127}) {
-      ExchangeShape shape = test::exchange_shape(2, 3, 3, capacity, 64);
-      shape.row_bytes = 65;
-      shape.scale_bytes = 5;
-      expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
-        auto exchange = make_exchange(*strategy, g, shape);
-        EXPECT_TRUE(exchange->canaries_intact());
-        EXPECT_GT(exchange->memory_bytes().first, 0U);
-      }));
+/// One thing changed in what a rank received, and the word that must tell of it.
+struct Spoiled {
+  const char* word;
+  void (*spoil)(Received& got, std::vector<Segment>& segments);
+};
+
+// The control of received_fault(): each field that a strategy could get wrong is noticed.
+TEST(Exchange, WhatIsReceivedIsComparedFieldByField) {
+  static std::vector<std::byte> hidden, scales;
+  static std::vector<std::int32_t> ids, stats;
+  static std::vector<float> weights;
+  const Spoiled kCases[] = {
+      {"num_rows", [](Received& got, std::vector<Segment>&) { ++got.num_rows; }},
+      {"segments instead of",
+       [](Received& got, std::vector<Segment>& s) { got.segments = std::span(s).first(1); }},
+      {"segment 0", [](Received&, std::vector<Segment>& s) { s[0].source = 1; }},
+      {"segment 1", [](Received&, std::vector<Segment>& s) { s[1].slot = 0; }},
+      {"segment 0", [](Received&, std::vector<Segment>& s) { --s[0].rows; }},
+      {"segment 0", [](Received&, std::vector<Segment>& s) { ++s[0].first; }},
+      {"hidden states differ",
+       [](Received& got, std::vector<Segment>& s) {
+         hidden[std::size_t(s[1].first * got.hidden_stride)] ^= std::byte{1};
+       }},
+      {"scales differ",
+       [](Received& got,
+          std::vector<Segment>&
+              s) { scales[std::size_t(s[1].first * got.scale_stride)] ^= std::byte{1}; }},
+      {"has id", [](Received&, std::vector<Segment>& s) { ids[std::size_t(s[0].first * 3)] ^= 1; }},
+      {"has weight",
+       [](Received&, std::vector<Segment>& s) { weights[std::size_t(s[0].first * 3 + 1)] += 1; }},
+      {"statistics", [](Received&, std::vector<Segment>&) { ++stats[3]; }},
+      {"statistics", [](Received& got, std::vector<Segment>&) { got.stats = nullptr; }},
+      {"wire", [](Received& got, std::vector<Segment>&) { got.wire = Wire::kF32; }},
+      {"ids_per_row", [](Received& got, std::vector<Segment>&) { got.ids_per_row = 1; }}};
+  const ExchangeShape shape = test::exchange_shape(2, 8, 3, 6, 96);
+  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+    std::vector<test::ExchangeInput> inputs;
+    for (int r = 0; r < 2; ++r)
+      inputs.emplace_back(shape, r, 6, 0, PayloadKind::kFp8Block, Wire::kBf16);
+    auto exchange = make_exchange(one_sided(), g, shape);
+    Ticket ticket = exchange->dispatch(inputs[std::size_t(g.rank())].args());
+    const Received real = ticket.received();
+    for (const Spoiled& c :
+         g.rank() == 0 ? std::span<const Spoiled>(kCases) : std::span<const Spoiled>()) {
+      Received got = real;
+      std::vector<Segment> segments(real.segments.begin(), real.segments.end());
+      const std::int64_t rows = 2 * shape.capacity;
+      hidden.assign(real.hidden, real.hidden + rows * real.hidden_stride);
+      scales.assign(real.scales, real.scales + rows * real.scale_stride);
+      ids.assign(real.ids, real.ids + rows * 3);
+      weights.assign(real.weights, real.weights + rows * 3);
+      stats.assign(real.stats, real.stats + 2 * shape.num_stats);
+      got.segments = segments;
+      got.scales = scales.data();
+      got.ids = ids.data();
+      got.weights = weights.data();
+      got.stats = stats.data();
+      // Kept on a boundary of 16 bytes, as the comparison asks for.
+      hidden.insert(hidden.end(), 16, std::byte{0});
+      const std::size_t shift = std::size_t(-std::uintptr_t(hidden.data())) % 16;
+      std::move_backward(hidden.begin(), hidden.end() - 16,
+                         hidden.end() - 16 + std::ptrdiff_t(shift));
+      got.hidden = hidden.data() + shift;
+      EXPECT_EQ(test::received_fault(got, one_sided(), inputs, 0), "");
+      c.spoil(got, segments);
+      EXPECT_THAT(test::received_fault(got, one_sided(), inputs, 0), testing::HasSubstr(c.word));
     }
+    g.barrier("end");
+  }));
 }
 
 }  // namespace

@@ -136,6 +136,22 @@ TEST(Factory, LimitsAreJudgedAtLimitAndBeyond) {
   EXPECT_EQ(choose(odd, dep(2), "auto").strategy, &one_sided());
 }
 
+TEST(Factory, WeightOnInputIsNotWeighedInTheCombine) {
+  Problem p = make_preset("llama4-maverick");
+  ASSERT_EQ(p.routing.placement, WeightPlacement::kInput);
+  for (const Strategy* s : strategies()) {
+    if (s->make == nullptr) continue;
+    const Choice c = choose(p, dep(4), s->name);
+    EXPECT_EQ(c.strategy != nullptr, s->contract.weights == WeightsBy::kExperts) << s->name;
+    if (c.strategy != nullptr) continue;
+    EXPECT_EQ(c.verdicts[0].eligibility.reason(), Reject::kRoutingUnsupported);
+    EXPECT_THAT(c.verdicts[0].eligibility.detail(), HasSubstr("on the experts' input"));
+  }
+  EXPECT_EQ(choose(p, dep(4), "auto").strategy, &one_sided());
+  p.routing.placement = WeightPlacement::kOutput;
+  EXPECT_EQ(choose(p, dep(4), "expert_major").strategy, &expert_major());
+}
+
 TEST(Factory, GpuRanksAreDeclaredNotBuilt) {
   Deployment d = dep(2);
   d.device = Device::kCuda;
