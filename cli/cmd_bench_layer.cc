@@ -90,7 +90,6 @@ Answer run_command(Arguments& args) {
   flags.add(args);
   if (!args.parse()) return {kOk, args.help()};
   flags.finish();
-  flags.source.check_serving();
   StatusLine status;
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);

@@ -111,7 +111,6 @@ Answer run_command(Arguments& args) {
   flags.add(args);
   if (!args.parse()) return {kOk, args.help()};
   flags.finish();
-  flags.source.check_serving();
   RunResult result = run_layers(flags);
   return {result.ok ? kOk : kFailed, flags.json ? json_of(result) : text_of(result)};
 }

@@ -3,7 +3,6 @@
 
 #include <array>
 
-#include "switchyard/api/machine.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/preset.h"
 
@@ -35,7 +34,7 @@ void UnbuiltFlags::add(Arguments& args) {
   args.text("--placement", placement, "Placement of the slots (not built yet)", "FILE");
   args.text(
       "--combine", [this](const std::string& v) { combine = to_combine_precision(v); },
-      "Precision of the combine: bf16 (fp8 and nvfp4 are not built yet)", "P");
+      "Precision of the combine between ranks: bf16, fp8 or nvfp4", "P");
   args.text("--finalize", finalize, "plain (fused and reduce are not built yet)", "HOW");
 }
 
@@ -47,20 +46,8 @@ void UnbuiltFlags::check() const {
         "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
   serve(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
         "expert has one slot; leave the flag out");
-  serve(combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16, "--combine ",
-        to_string(combine.value_or(CombinePrecision::kBf16)), ": a low-precision combine is ",
-        "not built, ", kOneRank, " and combines nothing; use bf16 or leave the flag out");
   serve(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
         kOneRank, "; use plain or leave the flag out");
-}
-
-// A forced strategy that cannot serve is a verdict, not a mistake.
-void UnbuiltFlags::check_strategy() const {
-  std::string name = pinned_strategy(environment(), ranks.comm);
-  if (name == "auto") return;
-  throw CannotServe(cat("strategy ", name, " cannot serve: path_not_enabled: exchange between ",
-                        "ranks is not built, ", kOneRank, "; leave --comm and SWITCHYARD_COMM out"),
-                    "{}");
 }
 
 void SourceFlags::add(Arguments& args) {
@@ -92,9 +79,9 @@ void SourceFlags::fill(RunOptions& options) const {
   options.build.with_shared = !without_shared;
   options.build.parallel = unbuilt.ranks.parallel;
   options.build.slots = unbuilt.ranks.slots.value_or(0);
+  options.build.comm = unbuilt.ranks.comm;
+  options.build.combine = unbuilt.combine;
   options.seed = options.build.seed;
 }
-
-void SourceFlags::check_serving() const { unbuilt.check_strategy(); }
 
 }  // namespace switchyard::cli

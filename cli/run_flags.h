@@ -26,8 +26,6 @@ struct UnbuiltFlags {
   void add(Arguments& args);
   /// Errors: CannotServe for what is not built, UsageError for what contradicts itself.
   void check() const;
-  /// Errors: CannotServe for a pinned exchange strategy.
-  void check_strategy() const;
 };
 
 /// Which layers are run and how they are built: what `run` and `bench layer` have in common.
@@ -46,9 +44,6 @@ struct SourceFlags {
   void finish();
   /// Writes the layers' source and build into `options`; its tokens and routing stay.
   void fill(RunOptions& options) const;
-  /// Asks about the layers without building them.
-  /// Errors: CannotServe for a pinned strategy.
-  void check_serving() const;
 };
 
 }  // namespace switchyard::cli

@@ -24,7 +24,9 @@ namespace {
 using test::Call;
 using test::rel;
 using test::usage_error_of;
+using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 using Json = nlohmann::json;
 
 const leaves::Leaf& leaf_of(const char* format) {
@@ -149,6 +151,24 @@ void combine() {
   const MoeLayer layer = build(with([&](BuildOptions& o) { o.combine = CombinePrecision::kFp8; }));
   EXPECT_EQ(layer.problem().combine, CombinePrecision::kFp8);
   EXPECT_EQ(report(layer)["problem"]["combine"], "fp8");
+  EXPECT_THAT(layer.notices(), Contains(HasSubstr("combine = fp8 has no effect: one rank")));
+  EXPECT_THAT(build({}).notices(), Not(Contains(HasSubstr("combine"))));
+  // The switch asks for every layer what the option asks for one.
+  Environment env = resolve::environment();
+  for (auto& [name, value] : env.flags)
+    if (name == "SWITCHYARD_COMBINE_PRECISION") value = "nvfp4";
+  const resolve::ScopedEnvironment switched(env);
+  EXPECT_THAT(build({}).notices(), Contains(HasSubstr("combine = nvfp4 has no effect")));
+}
+
+void comm() {
+  for (const char* name : {"nccl", "allgather", "fused"})
+    EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.comm = name; })),
+                HasSubstr("cannot serve: ranks = 1, an exchange joins two or more"))
+        << name;
+  EXPECT_THAT(usage_error_of([] { build(with([&](BuildOptions& o) { o.comm = "onesided"; })); }),
+              HasSubstr("one_sided"));
+  EXPECT_THAT(output(build(with([&](BuildOptions& o) { o.comm = "auto"; }))), output(build({})));
 }
 
 void fuse_shared() {
@@ -278,6 +298,7 @@ const std::map<std::string, void (*)()> kFields = {
     {"parallel", parallel},
     {"slots", slots},
     {"combine", combine},
+    {"comm", comm},
     {"fuse_shared", fuse_shared},
     {"with_shared", with_shared},
     {"with_parallel_mlp", with_parallel_mlp},
@@ -287,6 +308,27 @@ const std::map<std::string, void (*)()> kFields = {
     {"seed", seed},
     {"progress", progress},
 };
+
+// What is asked for and changes nothing says so; what changes something is silent about it.
+TEST(BuildOptions, WhatHasNoEffectIsANotice) {
+  checkpoint::LayerWeights plain = weights_of("none");
+  plain.shared.reset();
+  plain.problem.num_shared = 0, plain.problem.shared_inter = 0, plain.problem.shared_gate = false;
+  const BuildOptions useless = with([](BuildOptions& o) {
+    o.threads = 2;
+    o.with_shared = false;
+    o.calibration.assign(160, 0.5f);
+  });
+  EXPECT_THAT(LayerBuilder::build(plain, useless).notices(),
+              testing::ElementsAre(HasSubstr("the layer has none"),
+                                   HasSubstr("calibration tokens are not used: the activations of "
+                                             "format bf16 have no static scales")));
+  // Tokens that only stand by are no request.
+  EXPECT_THAT(LayerBuilder::build(weights_of("none"), {}, useless.calibration).notices(),
+              testing::IsEmpty());
+  EXPECT_THAT(build(with([](BuildOptions& o) { o.with_shared = false; })).notices(),
+              testing::IsEmpty());
+}
 
 // The experts carry the block's output bias: what scales their weights would scale it.
 TEST(BuildOptions, AnOutputBiasIsNeverScaled) {
@@ -312,8 +354,8 @@ TEST(BuildOptions, EachFieldHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the
   // struct stops here until it has a case above.
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20] = BuildOptions{};
-  EXPECT_EQ(kFields.size(), 20u);
+                         f18, f19, f20, f21] = BuildOptions{};
+  EXPECT_EQ(kFields.size(), 21u);
 }
 
 TEST(BuildOptions, EachFieldReachesTheLayer) {

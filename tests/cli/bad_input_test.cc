@@ -175,11 +175,13 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"run", "--ep", "2", "--tp", "2"}, {"4 ranks", "not built"}, 1},
                     Case{{"run", "--slots", "9"}, {"slots = 9 for 8 experts", "not built"}, 1},
                     Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}, 1},
-                    Case{{"run", "--combine", "fp8"}, {"--combine fp8", "not built"}, 1},
                     Case{{"run", "--with-parallel-mlp"}, {"no MLP beside its MoE block"}},
                     Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"no MLP beside"}},
                     Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}, 1},
-                    Case{{"run", "--comm", "one_sided"}, {"one_sided", "path_not_enabled"}, 1},
+                    Case{{"run", "--combine", "fp9"}, {"combine precision 'fp9'", "nvfp4"}},
+                    Case{{"run", "--comm", "one_sided"},
+                         {"topology_unsupported: strategy one_sided cannot serve: ranks = 1"},
+                         1},
                     Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));
 
 INSTANTIATE_TEST_SUITE_P(

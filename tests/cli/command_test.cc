@@ -414,15 +414,37 @@ TEST(ExitStatus, OneWhenNothingCanServe) {
   EXPECT_THAT(done.out, HasSubstr("quant_unsupported"));
 }
 
-TEST(Switches, ForcedStrategyIsAPinOfExplainAndRun) {
+const std::vector<std::vector<std::string>> kThatBuild = {
+    {"explain", "--preset", "tiny"},
+    {"run", "--preset", "tiny", "--tokens", "1"},
+    {"bench", "layer", "--preset", "tiny", "--tokens", "1", "--seconds", "0.001"},
+    {"verify", data("mixtral"), "--tokens", "1"}};
+
+TEST(Switches, AForcedStrategyIsAPinOfEveryCommandThatBuilds) {
   test::Start start;
-  start.env = {{"SWITCHYARD_COMM", "one_sided"}};
-  for (const char* command : {"explain", "run"}) {
-    start.args = {command, "--preset", "tiny"};
+  start.env = {{"SWITCHYARD_COMM", "nccl"}};
+  for (const std::vector<std::string>& args : kThatBuild) {
+    start.args = args;
     Finished done = run_command(start);
-    EXPECT_EQ(done.status, 1) << command;
-    EXPECT_THAT(done.out + done.err, HasSubstr("one_sided")) << command;
+    EXPECT_EQ(done.status, 1) << args[0];
+    EXPECT_THAT(done.out + done.err, HasSubstr("strategy nccl cannot serve: ranks = 1")) << args[0];
   }
+}
+
+TEST(Switches, ACombinePrecisionIsAskedOfEveryCommandThatBuilds) {
+  test::Start start;
+  start.env = {{"SWITCHYARD_COMBINE_PRECISION", "fp8"}};
+  for (const std::vector<std::string>& args : kThatBuild) {
+    start.args = args;
+    Finished done = run_command(start);
+    EXPECT_EQ(done.status, 0) << args[0] << done.err;
+    const bool explains = args[0] == "explain";
+    EXPECT_THAT(done.out, HasSubstr(explains ? "combine: asked fp8, effective none (one rank)"
+                                             : "combine = fp8 has no effect: one rank"))
+        << args[0];
+  }
+  EXPECT_THAT(run_command({"run", "--tokens", "1", "--combine", "fp8"}).out,
+              HasSubstr("combine = fp8 has no effect"));
 }
 
 TEST(Streams, NoProgressBarWhenPiped) {

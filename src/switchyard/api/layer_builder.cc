@@ -24,6 +24,7 @@ using checkpoint::LayerWeights;
 constexpr std::int64_t kCalibrationTokens = 256;
 
 void drop_shared(LayerWeights& w) {
+  if (!w.shared) w.notices.push_back("the shared expert is to be left out, and the layer has none");
   w.shared.reset();
   w.problem.num_shared = 0;
   w.problem.shared_inter = 0;
@@ -89,7 +90,11 @@ Deployment make_deployment(const BuildOptions& o) {
 resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
   resolve::Report report = resolve::resolve(p, d, request);
-  const Eligibility built = api::can_build(p, d);
+  const Eligibility alone = api::can_build(p, d);
+  report.strategies = api::judge_strategies(p, d, o.comm);
+  const Eligibility built = alone.eligible() && !report.strategies.empty()
+                                ? api::missing_strategy(report.strategies)
+                                : alone;
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
                       resolve::to_json(report));
@@ -125,6 +130,14 @@ void check_latent(const LayerWeights& w, const resolve::Report& report) {
                       resolve::to_json(report));
 }
 
+/// One rank has nobody to combine with; asking for a precision changes nothing, and says so.
+void note_combine(const Problem& p, const Deployment& d, std::vector<std::string>& notices) {
+  const CombinePrecision asked = resolve::asked_combine(p, d);
+  if (d.ranks() == 1 && asked != CombinePrecision::kBf16)
+    notices.push_back(
+        cat("combine = ", to_string(asked), " has no effect: one rank combines nothing"));
+}
+
 /// Where the joint shared FFN may be cut: its rows of FC1, its columns of FC2.
 std::int64_t slice_multiple(const checkpoint::ExpertWeights& shared) {
   const std::int64_t byte = formats::bits_of(shared.down.layout.element) == 4 ? 2 : 1;
@@ -154,34 +167,46 @@ bool decide_fusion(const LayerWeights& w, const Deployment& d, std::vector<std::
 }
 
 /// The given tokens, filled up to the calibration size with seeded ones of the same spread.
-std::vector<float> calibration_tokens(const BuildOptions& o, std::int64_t hidden) {
-  std::vector<float> x = o.calibration;
+std::vector<float> calibration_tokens(std::vector<float> x, std::uint64_t seed,
+                                      std::int64_t hidden) {
   require(x.size() % std::size_t(hidden) == 0, "calibration holds ", x.size(),
           " values, which is no multiple of H = ", hidden);
   double squares = 0;
   for (float v : x) squares += double(v) * double(v);
   const float rms = x.empty() ? 1.0f : float(std::sqrt(squares / double(x.size())));
-  const Random random(o.seed, 77);
+  const Random random(seed, 77);
   while (std::int64_t(x.size()) < kCalibrationTokens * hidden)
     x.push_back(rms * random.normal(x.size()));
   return x;
 }
 
-void calibrate(layer::Layer& l, const BuildOptions& o, std::vector<std::string>& notices) {
-  if (!l.needs_calibration()) return;
-  const std::vector<float> tokens = calibration_tokens(o, l.problem().hidden);
-  const std::int64_t count = std::int64_t(tokens.size()) / l.problem().hidden;
+void calibrate(layer::Layer& l, const BuildOptions& o, const std::vector<float>& spare,
+               std::vector<std::string>& notices) {
+  if (!l.needs_calibration()) {
+    if (!o.calibration.empty())
+      notices.push_back(cat("the calibration tokens are not used: the activations of format ",
+                            show_format(l.problem().format),
+                            formats::is_static(l.routed().shape.quant)
+                                ? " have the static scales that came with the weights"
+                                : " have no static scales"));
+    return;
+  }
+  const std::vector<float>& given = o.calibration.empty() ? spare : o.calibration;
+  const std::int64_t hidden = l.problem().hidden;
+  const std::vector<float> tokens = calibration_tokens(given, o.seed, hidden);
+  const std::int64_t count = std::int64_t(tokens.size()) / hidden;
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   const std::int64_t vocab = std::max<std::int64_t>(1, l.weights().router.vocab);
   for (std::int64_t t = 0; t < count; ++t) ids[std::size_t(t)] = t % vocab;
   l.calibrate(count, tokens.data(), ids.data());
   notices.push_back(cat("static activation scales calibrated on ", count, " tokens, ",
-                        std::int64_t(o.calibration.size()) / l.problem().hidden, " of them given"));
+                        std::int64_t(given.size()) / hidden, " of them given"));
 }
 
 }  // namespace
 
-MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
+MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
+                             const std::vector<float>& spare_calibration) {
   auto state = std::make_unique<MoeLayer::State>();
   apply_overrides(weights, o);
   Deployment d = make_deployment(o);
@@ -198,6 +223,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   weights = layer::convert_format(std::move(weights), *leaf);
   state->requantised = own != asked.format;
   state->notices = weights.notices;
+  note_combine(asked, d, state->notices);
 
   layer::LayerOptions options;
   options.leaf = leaf;
@@ -214,7 +240,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o) {
   for (resolve::Knob& knob : state->report.knobs)  // a checkpoint may declare another quantiser
     if (knob.name == "activations")
       knob.effective = cat(formats::to_string(state->layer->routed().shape.quant));
-  calibrate(*state->layer, o, state->notices);
+  calibrate(*state->layer, o, spare_calibration, state->notices);
   return MoeLayer(std::move(state));
 }
 

@@ -24,8 +24,10 @@ struct MoeLayer::State {
 
 /// Joins canonical weights, the resolver's verdict and a packed layer; every entry point ends here.
 struct LayerBuilder {
+  /// `spare_calibration` takes the place of options.calibration where that is empty.
   /// Errors: UsageError, CannotServe, and DeviceError when a pinned device is not there.
-  static MoeLayer build(checkpoint::LayerWeights weights, const BuildOptions& options);
+  static MoeLayer build(checkpoint::LayerWeights weights, const BuildOptions& options,
+                        const std::vector<float>& spare_calibration = {});
   /// True when the routed experts were converted from another format.
   static bool requantised(const MoeLayer& layer) { return layer.state_->requantised; }
   /// What the resolver decided that the layer runs.

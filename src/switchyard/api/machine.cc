@@ -65,13 +65,6 @@ void withdraw_winner(resolve::Report& r, Reject reason, const std::string& detai
   r.knobs.clear();
 }
 
-/// Ranks that nothing joins serve nobody.
-std::string missing_strategy(const resolve::Report& r) {
-  const resolve::StrategyVerdict& first = r.strategies.front();
-  return cat("strategy ", first.strategy,
-             r.strategies.size() > 1 ? " (like every other) cannot: " : " cannot: ", first.detail);
-}
-
 class Explainer {
  public:
   explicit Explainer(const ExplainOptions& options) : options_(options) {
@@ -116,13 +109,10 @@ class Explainer {
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
     out.report.strategies = api::judge_strategies(out.report.problem, deployment_, options_.comm);
-    const Eligibility built = api::can_build(out.report.problem, deployment_);
-    if (!out.report.strategies.empty()) {
-      withdraw_winner(out.report, *out.report.strategies.front().reason,
-                      missing_strategy(out.report));
-    } else if (!built.eligible()) {
-      withdraw_winner(out.report, built.reason(), built.detail());
-    }
+    const Eligibility built = out.report.strategies.empty()
+                                  ? api::can_build(out.report.problem, deployment_)
+                                  : api::missing_strategy(out.report.strategies);
+    if (!built.eligible()) withdraw_winner(out.report, built.reason(), built.detail());
     return out;
   }
 

@@ -38,6 +38,7 @@ struct BuildOptions {
   std::optional<Parallel> parallel;
   std::int64_t slots = 0;  // 0 or the number of experts: replicas are not built yet, CannotServe
   std::optional<CombinePrecision> combine;
+  std::string comm;  // a pin: an exchange strategy by our name or an ancestor's; empty: none
   bool fuse_shared = false;        // opt in to fused shared experts
   bool with_shared = true;         // false leaves the shared expert out
   bool with_parallel_mlp = false;  // Granite's shared_mlp joins the layer as its shared expert

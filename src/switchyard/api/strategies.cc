@@ -65,6 +65,13 @@ std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env) {
   return to_verdicts(comm::choose(make_preset("tiny"), two_ranks, "auto"));
 }
 
+Eligibility missing_strategy(const std::vector<resolve::StrategyVerdict>& verdicts) {
+  const resolve::StrategyVerdict& first = verdicts.front();
+  return Eligibility::no(*first.reason,
+                         cat("strategy ", first.strategy, " cannot serve",
+                             verdicts.size() > 1 ? ", like every other: " : ": ", first.detail));
+}
+
 Eligibility can_build(const Problem& p, const Deployment& d) {
   if (d.ranks() > 1)
     return Eligibility::no(Reject::kPathNotEnabled,

@@ -22,6 +22,9 @@ std::vector<resolve::StrategyVerdict> judge_strategies(const Problem& problem,
 /// The verdicts on every exchange strategy, for a small layer on two ranks of this machine.
 std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env);
 
+/// Why the first of `verdicts`, none of which is a yes, keeps the ranks from being joined.
+Eligibility missing_strategy(const std::vector<resolve::StrategyVerdict>& verdicts);
+
 /// Whether this version can build what a leaf says yes to: one rank, one slot for each expert.
 Eligibility can_build(const Problem& problem, const Deployment& deployment);
 /// The leaf that would run a shared expert of `format` beside `problem`, and its verdict.

@@ -121,8 +121,8 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   const Trial trial = trial_for(o, entry, hidden);
   BuildOptions build = o.build;
   if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, entry.index, hidden);
-  if (build.calibration.empty()) build.calibration = trial.hidden;
-  const MoeLayer layer = MoeLayer::from_checkpoint(checkpoint, entry.index, build);
+  const MoeLayer layer =
+      LayerBuilder::build(checkpoint.impl().layer(entry.index), build, trial.hidden);
   require(!layer::on_cuda(layer.impl()) || (!o.per_expert && o.dump_stages.empty()),
           "verify: figures per expert and stages are not built for layers on cuda yet; leave them "
           "out, or use device cpu");

@@ -14,12 +14,6 @@ namespace {
 
 using leaves::Leaf;
 
-std::string combine_precision(const Problem& p, const Deployment& d) {
-  if (d.ranks() == 1) return "none (one rank)";
-  std::string_view all = d.env.flag("SWITCHYARD_COMBINE_PRECISION");
-  return cat(all.empty() || all == "layer" ? to_string(p.combine) : all);
-}
-
 class Resolver {
  public:
   Resolver(Problem problem, const Deployment& deployment, const Request& request) {
@@ -121,7 +115,8 @@ class Resolver {
                      : p.activations == ActivationMode::kBf16 ? formats::ActivationQuant::kNone
                                                               : formats::ActivationQuant::kF32;
     add_knob("activations", cat(to_string(p.activations)), cat(formats::to_string(quantiser)));
-    add_knob("combine", cat(to_string(p.combine)), combine_precision(p, d));
+    const std::string combine = cat(to_string(asked_combine(p, d)));
+    add_knob("combine", combine, d.ranks() == 1 ? "none (one rank)" : combine);
     add_knob("cpu_isa", cat(d.env.flag("SWITCHYARD_CPU_ISA")),
              cat(to_string(ops::panel_twin(d.env.isa).tier)));
     add_knob("device", request().device ? cat(to_string(*request().device)) : "",
@@ -143,6 +138,11 @@ class Resolver {
 };
 
 }  // namespace
+
+CombinePrecision asked_combine(const Problem& p, const Deployment& d) {
+  const std::string_view all = d.env.flag("SWITCHYARD_COMBINE_PRECISION");
+  return all.empty() || all == "layer" ? p.combine : to_combine_precision(all);
+}
 
 Report resolve(Problem problem, const Deployment& deployment, const Request& request) {
   return Resolver(std::move(problem), deployment, request).run();

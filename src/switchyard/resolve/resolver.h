@@ -20,6 +20,10 @@ Report resolve(Problem problem, const Deployment& deployment, const Request& req
 Report resolve(const ProblemSketch& sketch, const Deployment& deployment,
                const Request& request = {});
 
+/// The precision of the combine that is asked of `problem`: that of SWITCHYARD_COMBINE_PRECISION
+/// where it names one for every layer, else the layer's own.
+CombinePrecision asked_combine(const Problem& problem, const Deployment& deployment);
+
 /// What the winner is to run.
 /// Errors: UsageError when the report has no winner, with every rejection.
 Plan make_plan(const Report& report);
