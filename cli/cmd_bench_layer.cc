@@ -33,7 +33,7 @@ struct BenchLayerFlags {
         "How tokens spread over experts: uniform (default), zipf, one", "SKEW,...");
     args.words(
         "--state", [this](const std::string& v) { take_state(v); },
-        "States of the caches to time: cold, warm; both by default", "STATE,...");
+        "States of the caches to time: fresh, cold, warm; all by default", "STATE,...");
     args.positive("--seconds", seconds, "Time for the calls of a row and cache state (default 2)");
     args.toggle(
         "--bars", bars,
@@ -50,8 +50,8 @@ struct BenchLayerFlags {
     require(options.formats.empty() || !source.build.build.format,
             "--format and --formats are both given; keep one");
     source.fill(options.source);
-    require(!bars || options.cold,
-            "--bars holds cold calls, and --state leaves them out; add cold");
+    require(!bars || options.fresh,
+            "--bars holds fresh calls, and --state leaves them out; add fresh");
     if (seconds) options.seconds = *seconds;
   }
 
@@ -76,10 +76,11 @@ struct BenchLayerFlags {
   }
 
   void take_state(const std::string& word) {
-    require(word == "cold" || word == "warm", "--state has '", word, "'; use cold, warm or both");
-    if (!state_given_) options.cold = options.warm = false;
+    require(word == "fresh" || word == "cold" || word == "warm", "--state has '", word,
+            "'; use fresh, cold, warm or several of them");
+    if (!state_given_) options.fresh = options.cold = options.warm = false;
     state_given_ = true;
-    (word == "cold" ? options.cold : options.warm) = true;
+    (word == "fresh" ? options.fresh : word == "cold" ? options.cold : options.warm) = true;
   }
 
   bool routing_given_ = false, state_given_ = false;

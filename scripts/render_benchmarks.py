@@ -42,8 +42,12 @@ def heading(title, result):
 
 
 def figures(row):
-    """What the columns show: the cold calls, or the warm ones where only those were timed."""
-    return row.get("cold") or row["warm"]
+    """What the columns show: the fresh calls, or else the cold or the warm ones."""
+    return row.get("fresh") or row.get("cold") or row["warm"]
+
+
+def p50(row, state):
+    return f"{row[state]['time_us']['p50']:.0f}" if state in row else "-"
 
 
 def share(row):
@@ -64,15 +68,14 @@ def layer(result):
     first = result["measurements"][0]
     rows = []
     for r in result["measurements"]:
-        cold, time = figures(r), figures(r)["time_us"]
-        warm = f"{r['warm']['time_us']['p50']:.0f}" if "warm" in r else "-"
+        shown, time = figures(r), figures(r)["time_us"]
         error = f"{r['rel_l2']:.1e}" if r["ok"] else f"**{r['rel_l2']:.1e}, wrong**"
-        rows.append((f"`{r['format']}`", str(r["tokens"]), r["routing"], str(cold["distinct_experts"]),
+        rows.append((f"`{r['format']}`", str(r["tokens"]), r["routing"], str(shown["distinct_experts"]),
                      f"{time['p50']:.0f}", f"{time['p90']:.0f}", f"{time['p99']:.0f}", f"{time['min']:.0f}",
-                     warm, f"{cold['gbps']:.1f}", f"{cold['gflops']:.0f}", share(r),
+                     p50(r, "cold"), p50(r, "warm"), f"{shown['gbps']:.1f}", f"{shown['gflops']:.0f}", share(r),
                      f"{r['router_time_us']['p50']:.0f}", error))
-    state = "cold" if "cold" in first else "warm"
-    heads = ("format", ">tokens", "routing", ">experts", f">{state} p50 µs", ">p90", ">p99", ">min", ">warm p50 µs", ">GB/s",
+    state = next(s for s in ("fresh", "cold", "warm") if s in first)
+    heads = ("format", ">tokens", "routing", ">experts", f">{state} p50 µs", ">p90", ">p99", ">min", ">cold p50 µs", ">warm p50 µs", ">GB/s",
              ">GFLOP/s", ">share of roof", ">router µs", ">rel L2")
     changed = "".join(f", {o}" for o in first.get("overrides", []))
     text = [heading(f"One layer of {first.get('preset') or first['checkpoint']}{changed}, {first['threads']} threads", result),

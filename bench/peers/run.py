@@ -101,7 +101,8 @@ def shape_of(preset):
 
 def ours(args, form, tokens):
     return run_json([tree.COMMAND, "bench", "layer", "--preset", args.preset, "--formats", form, "--tokens", tokens,
-                     "--threads", args.threads, "--seconds", args.seconds, "--json"], "switchyard bench layer")
+                     "--threads", args.threads, "--seconds", args.seconds, "--state", "cold", "--json"],
+                    "switchyard bench layer")
 
 
 def compare(args, program, theirs, form, tokens):

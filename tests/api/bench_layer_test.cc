@@ -39,7 +39,7 @@ class BenchLayer : public testing::Test {
   BenchLayerOptions options_;
 };
 
-TEST_F(BenchLayer, EveryRowIsTimedColdAndWarmAndChecked) {
+TEST_F(BenchLayer, EveryRowIsTimedInEachStateAndChecked) {
   options_.formats = {"none", "w4a8_nvfp4_fp8"};
   options_.routing = {RoutingSkew::kUniform, RoutingSkew::kOne};
   std::vector<std::string> said;
@@ -64,7 +64,7 @@ TEST_F(BenchLayer, EveryRowIsTimedColdAndWarmAndChecked) {
     EXPECT_FALSE(r.bar) << "tiny has none";
     EXPECT_GT(r.router_p50, 0);
     EXPECT_THAT(r.overrides, testing::IsEmpty());
-    for (const std::optional<CacheState>* s : {&r.cold, &r.warm}) {
+    for (const std::optional<CacheState>* s : {&r.fresh, &r.cold, &r.warm}) {
       ASSERT_TRUE(*s);
       EXPECT_GE((*s)->time.samples, 5);
       EXPECT_GT((*s)->time.least, 0);
@@ -114,21 +114,30 @@ TEST_F(BenchLayer, SkipsWhatCannotBeBuiltUnlessNothingElseIsAsked) {
 
 TEST_F(BenchLayer, TimesTheAskedStatesAlone) {
   options_.tokens = {2};
-  options_.cold = false;
+  options_.fresh = options_.cold = false;
   const BenchLayerResult warm = bench_layer(options_);
-  EXPECT_FALSE(warm.rows[0].cold);
+  EXPECT_FALSE(warm.rows[0].cold || warm.rows[0].fresh);
+  EXPECT_EQ(warm.rows[0].layers, 1);
+  EXPECT_EQ(&warm.rows[0].shown(), &*warm.rows[0].warm);
   ASSERT_TRUE(warm.rows[0].warm);
   EXPECT_GT(warm.rows[0].warm->share_of_roof, 0);
   std::swap(options_.cold, options_.warm);
   const BenchLayerResult cold = bench_layer(options_);
-  EXPECT_FALSE(cold.rows[0].warm);
+  EXPECT_FALSE(cold.rows[0].warm || cold.rows[0].fresh);
+  EXPECT_EQ(&cold.rows[0].shown(), &*cold.rows[0].cold);
   ASSERT_TRUE(cold.rows[0].cold);
   EXPECT_GT(cold.rows[0].cold->share_of_roof, 0);
+  std::swap(options_.cold, options_.fresh);
+  const BenchLayerResult fresh = bench_layer(options_);
+  EXPECT_FALSE(fresh.rows[0].warm || fresh.rows[0].cold);
+  ASSERT_TRUE(fresh.rows[0].fresh);
+  EXPECT_GT(fresh.rows[0].fresh->share_of_roof, 0);
+  EXPECT_EQ(&fresh.rows[0].shown(), &*fresh.rows[0].fresh);
 }
 
 TEST_F(BenchLayer, SaysWhatDiffersFromThePreset) {
   options_.tokens = {2};
-  options_.cold = false;
+  options_.fresh = options_.cold = false;
   options_.source.build.top_k = 3;
   options_.source.build.routed_scaling_factor = 2.5f;
   options_.source.build.with_shared = false;
@@ -153,7 +162,7 @@ TEST_F(BenchLayer, AnErrorOfTheBuildKeepsItsKind) {
     EXPECT_THROW(bench_layer(options_), DeviceError);
     options_.source.build.device.reset();
   }
-  options_.cold = false;
+  options_.fresh = options_.cold = false;
   EXPECT_TRUE(bench_layer(options_).ok);
 }
 
@@ -167,12 +176,12 @@ TEST(Bars, ASkippedFormatMissesTheBarThatItHas) {
   EXPECT_FALSE(skipped(false).misses_bar());
   BenchLayerResult row;
   row.rows.emplace_back();
-  row.rows[0].cold.emplace().share_of_roof = 0.5;
+  row.rows[0].fresh.emplace().share_of_roof = 0.5;
   row.rows[0].bar = 0.4;
   EXPECT_FALSE(row.misses_bar());
   row.rows[0].bar = 0.6;
   EXPECT_TRUE(row.misses_bar());
-  row.rows[0].cold.reset();
+  row.rows[0].fresh.reset();
   EXPECT_FALSE(row.misses_bar());
 }
 
@@ -187,7 +196,7 @@ TEST_F(BenchLayer, TheBuildDecidesWhatIsBarred) {
     return has_bar(c, "nvfp4");
   };
   EXPECT_FALSE(changed([](auto& c) { c.tokens = {2, 3}; }));
-  EXPECT_FALSE(changed([](auto& c) { c.cold = false; }));
+  EXPECT_FALSE(changed([](auto& c) { c.fresh = false; }));
   EXPECT_FALSE(changed([](auto& c) { c.routing = {RoutingSkew::kZipf}; }));
   EXPECT_FALSE(changed([](auto& c) { c.source.preset = "tiny"; }));
   EXPECT_FALSE(changed([](auto& c) { c.source.preset = "gpt-oss-20b"; }));
@@ -212,6 +221,35 @@ TEST(Streams, FollowTheCacheWithinLimits) {
   EXPECT_EQ(sizes(480, 16), std::pair(std::size_t(64), std::size_t(64)));
 }
 
+TEST(Streams, FreshLayersFillTwiceTheCacheWithinHalfOfTheMemory) {
+  const auto count = [](std::int64_t l3_mib, std::int64_t memory_mib, std::int64_t layer_mib) {
+    Environment env = environment();
+    env.l3_bytes = l3_mib << 20;
+    env.memory_bytes = memory_mib << 20;
+    return fresh_layers(env, layer_mib << 20);
+  };
+  EXPECT_EQ(count(100, 1 << 20, 70), 3);
+  EXPECT_EQ(count(100, 1 << 20, 100), 2);
+  EXPECT_EQ(count(100, 1 << 20, 900), 2) << "one large layer would do, two lie apart for certain";
+  EXPECT_EQ(count(100, 1000, 300), 1) << "memory for no other";
+  EXPECT_EQ(count(100, 0, 70), 3) << "no limit is known";
+  EXPECT_EQ(count(480, 1 << 20, 1), kMostFreshLayers);
+}
+
+TEST_F(BenchLayer, SaysWhenFreshLayersAreSmallerThanTheCache) {
+  options_.tokens = {1};
+  options_.cold = options_.warm = false;
+  const BenchLayerRow row = bench_layer(options_).rows[0];
+  EXPECT_EQ(row.layers, 4) << "a tiny layer is 590 KB, the cache 1 MiB";
+  EXPECT_THAT(row.notices, testing::Not(testing::Contains(HasSubstr("fresh calls visit"))));
+  Environment large = small_machine();
+  large.l3_bytes = std::int64_t(300) << 20;
+  const resolve::ScopedEnvironment scope(large);
+  const BenchLayerRow small = bench_layer(options_).rows[0];
+  EXPECT_EQ(small.layers, kMostFreshLayers);
+  EXPECT_THAT(small.notices, testing::Contains(HasSubstr("less than twice the last-level cache")));
+}
+
 TEST_F(BenchLayer, SaysWhenTheFlushIsSmallerThanTheCache) {
   Environment large = small_machine();
   large.l3_bytes = std::int64_t(300) << 20;
@@ -234,7 +272,7 @@ TEST_F(BenchLayer, RefusesWhatCannotBeTimed) {
   EXPECT_THAT(refused([](auto& o) { o.seconds = 0; }), HasSubstr("seconds = 0"));
   EXPECT_THAT(refused([](auto& o) { o.formats = {"nvfp5"}; }), HasSubstr("nvfp5"));
   EXPECT_THAT(refused([](auto& o) { o.source.layer = 3; }), HasSubstr("layer = 3 belongs to"));
-  EXPECT_THAT(refused([](auto& o) { o.cold = o.warm = false; }), HasSubstr("neither cold nor"));
+  EXPECT_THAT(refused([](auto& o) { o.fresh = o.cold = o.warm = false; }), HasSubstr("no state"));
   EXPECT_TRUE(bench_layer(options_).ok);
 }
 

@@ -141,12 +141,11 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
   EXPECT_EQ(json["command"], "switchyard bench layer --seconds 0.001 --tokens 2 --json");
   const Json& row = json["measurements"][0];
   EXPECT_EQ(keys(row),
-            (Keys{"preset",         "layer",          "format",       "activations", "tokens",
-                  "overrides",      "routing",        "leaf",         "device",      "isa",
-                  "threads",        "expert_bytes",   "packed_bytes", "cold",        "warm",
-                  "router_time_us", "checked_tokens", "rel_l2",       "budget",      "ok",
-                  "notices"}));
-  EXPECT_EQ(keys(row["cold"]),
+            (Keys{"preset",         "layer",  "format", "activations", "tokens",  "overrides",
+                  "routing",        "leaf",   "device", "isa",         "threads", "expert_bytes",
+                  "packed_bytes",   "layers", "fresh",  "cold",        "warm",    "router_time_us",
+                  "checked_tokens", "rel_l2", "budget", "ok",          "notices"}));
+  EXPECT_EQ(keys(row["fresh"]),
             (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof"}));
   EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
   const std::string path = testing::TempDir() + "switchyard_bench.json";
@@ -154,10 +153,10 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
   const Json same = json_of({"bench", "compare", path, path, "--noise", "0"});
   EXPECT_EQ(keys(same), with_header({"ok", "compared", "rule", "rows", "only_before", "only_after",
                                      "notices"}));
-  EXPECT_EQ(same["rows"].size(), 2u);
+  EXPECT_EQ(same["rows"].size(), 3u);
   Json slower = json;
   slower["roof"]["end"] = slower["roof"]["start"];
-  for (const char* q : {"p50", "p90"}) slower["measurements"][0]["cold"]["time_us"][q] = 1e9;
+  for (const char* q : {"p50", "p90"}) slower["measurements"][0]["fresh"]["time_us"][q] = 1e9;
   const std::string other = path + ".slower";
   std::ofstream(other) << slower;
   json_of({"bench", "compare", path, other}, 1);

@@ -26,8 +26,8 @@ def times(p50):
 
 def layer_row(**change):
     row = {"preset": "tiny", "format": "nvfp4", "tokens": 8, "routing": "uniform", "threads": 2, "rel_l2": 1.5e-3, "ok": True,
-           "cold": {"time_us": times(1234.0), "distinct_experts": 55, "gbps": 12.3, "gflops": 45.6, "share_of_roof": 0.61},
-           "warm": {"time_us": times(777.0)}, "router_time_us": {"p50": 9.0}}
+           "fresh": {"time_us": times(1234.0), "distinct_experts": 55, "gbps": 12.3, "gflops": 45.6, "share_of_roof": 0.61},
+           "cold": {"time_us": times(1300.0)}, "warm": {"time_us": times(777.0)}, "router_time_us": {"p50": 9.0}}
     return {**row, **change}
 
 
@@ -40,7 +40,7 @@ def layer_result(*rows):
 class Render(unittest.TestCase):
     def test_a_row_shows_its_figures(self):
         text = render_benchmarks.render([layer_result(layer_row())])
-        self.assertIn("| `nvfp4` | 8 | uniform | 55 | 1234 | 1357 | 1481 | 1111 | 777 | 12.3 | 46 | 0.61 | 9 | 1.5e-03 |", text)
+        self.assertIn("| `nvfp4` | 8 | uniform | 55 | 1234 | 1357 | 1481 | 1111 | 1300 | 777 | 12.3 | 46 | 0.61 | 9 | 1.5e-03 |", text)
         for part in ("switchyard bench x --json", "Abacus 9, 2 CPUs, L3 48 MiB", "1.2.3 (abcdef), 2031-02-03",
                      "20.0 GB/s, 160 GFLOP/s (26 samples, drift -5 % and +2 %)"):
             self.assertIn(part, text)
@@ -55,15 +55,17 @@ class Render(unittest.TestCase):
         self.assertNotIn("**", met)
 
     def test_a_row_without_a_state_and_with_overrides(self):
-        warm = layer_row(warm={**layer_row()["cold"], "time_us": times(777.0)}, overrides=["top_k 4"])
-        del warm["cold"]
+        warm = layer_row(warm={**layer_row()["fresh"], "time_us": times(777.0)}, overrides=["top_k 4"])
+        del warm["cold"], warm["fresh"]
         text = render_benchmarks.render([layer_result(warm)])
-        self.assertIn("| `nvfp4` | 8 | uniform | 55 | 777 | 855 | 932 | 699 | 777 |", text)
+        self.assertIn("| `nvfp4` | 8 | uniform | 55 | 777 | 855 | 932 | 699 | - | 777 |", text)
         self.assertIn(" warm p50 µs | p90 ", text)
         self.assertIn("One layer of tiny, top_k 4, 2 threads", text)
         cold = layer_row()
         del cold["warm"]
-        self.assertIn("| 1111 | - | 12.3 |", render_benchmarks.render([layer_result(cold)]))
+        self.assertIn("| 1111 | 1300 | - | 12.3 |", render_benchmarks.render([layer_result(cold)]))
+        cold["cold"] = cold.pop("fresh")
+        self.assertIn(" cold p50 µs | p90 ", render_benchmarks.render([layer_result(cold)]))
 
     def test_skipped_formats_are_named(self):
         result = {**layer_result(layer_row()), "skipped": [{"format": "bf16", "reason": "too large", "layer": 0}]}

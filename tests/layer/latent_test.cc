@@ -133,6 +133,19 @@ TEST_P(Latent, BitsDoNotDependOnBatchOrThreads) {
   }
 }
 
+TEST_P(Latent, ACopyHasProjectionsAndSharedExpertOfItsOwn) {
+  std::vector<std::byte> first;
+  std::optional<MoeLayer> copy;
+  {
+    const MoeLayer layer = make_layer(test::make_weights(latent_case(leaf()).problem, leaf()));
+    first = Call(layer.impl(), 9).run();
+    copy.emplace(LayerBuilder::copy(layer));
+    EXPECT_NE(copy->impl().latent()->up.data(), layer.impl().latent()->up.data());
+    EXPECT_NE(copy->impl().shared()->packed.data(), layer.impl().shared()->packed.data());
+  }
+  EXPECT_EQ(Call(copy->impl(), 9).run(), first) << "when the first layer is gone, too";
+}
+
 TEST_P(Latent, TheWorkspaceCountsTheProjections) {
   const MoeLayer layer = make_layer(test::make_weights(latent_case(leaf()).problem, leaf()));
   for (std::int64_t tokens : {1, 65}) {

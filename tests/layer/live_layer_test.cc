@@ -82,6 +82,23 @@ TEST_P(Update, TheBitsAreThoseOfALayerBuiltAnew) {
   EXPECT_EQ(output(layer), before) << "and back";
 }
 
+TEST_P(Update, ACopyHasTheBitsAndLivesByItself) {
+  const MoeLayer layer = make_layer(base());
+  live(layer).update_expert(kReplaced, other().expert(kReplaced));
+  const MoeLayer copy = LayerBuilder::copy(layer);
+  const std::vector<std::byte> replaced = output(layer);
+  EXPECT_NE(copy.impl().routed().packed.data(), layer.impl().routed().packed.data());
+  EXPECT_EQ(output(copy), replaced);
+  EXPECT_EQ(copy.leaf(), layer.leaf());
+  EXPECT_EQ(copy.report_json(), layer.report_json());
+  EXPECT_EQ(copy.expert_load().forwards, 1) << "counted apart from the first layer's";
+  live(layer).update_expert(kReplaced, base().expert(kReplaced));
+  EXPECT_NE(output(layer), replaced);
+  EXPECT_EQ(output(copy), replaced);
+  EXPECT_TRUE(test::judge(copy, 33).ok(test::budgets_of(copy))) << "its oracle stays too";
+  EXPECT_TRUE(test::judge(layer, 33).ok(test::budgets_of(layer)));
+}
+
 TEST_P(Update, OtherExpertsKeepTheirBits) {
   const MoeLayer layer = make_layer(base());
   Call call(layer.impl(), 12);

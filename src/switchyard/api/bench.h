@@ -18,8 +18,8 @@ struct BenchLayerOptions {
   std::vector<std::string> formats;  // empty: the layer's own
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};
   std::vector<RoutingSkew> routing = {RoutingSkew::kUniform};
-  bool cold = true, warm = true;  // the states of the caches that are timed, one at least
-  double seconds = 2;             // per row and cache state; five calls are made in any case
+  bool fresh = true, cold = true, warm = true;  // the states that are timed, one at least
+  double seconds = 2;  // per row and cache state; five calls are made in any case
   std::function<void(const std::string& what)> progress;
 };
 
@@ -47,16 +47,19 @@ struct BenchLayerRow {
   RoutingSkew routing = RoutingSkew::kUniform;
   std::int64_t threads = 0, tokens = 0, checked_tokens = 0;
   std::int64_t expert_bytes = 0, packed_bytes = 0;
-  double flops = 0;                      // of a call
-  std::optional<CacheState> cold, warm;  // those that were asked for
+  double flops = 0;                             // of a call
+  std::int64_t layers = 1;                      // that fresh calls visit in turn
+  std::optional<CacheState> fresh, cold, warm;  // those that were asked for
   double router_p50 = 0;  // µs, the router's GEMM and the choice, not part of the times
   double rel_l2 = 0, budget = 0;
-  std::optional<double> bar;  // share of the roof that the cold p50 is held to
+  std::optional<double> bar;  // share of the roof that the fresh p50 is held to
   bool ok = false;            // correct; says nothing of the bar
   std::vector<std::string> notices;
 
-  /// True when there is a bar and the cold p50 is below it.
-  bool misses_bar() const { return bar && cold && cold->share_of_roof < *bar; }
+  /// True when there is a bar and the fresh p50 is below it.
+  bool misses_bar() const { return bar && fresh && fresh->share_of_roof < *bar; }
+  /// The state that a table shows in full: fresh, or else cold, or else warm.
+  const CacheState& shown() const { return fresh ? *fresh : cold ? *cold : warm.value(); }
 };
 
 /// A format that could not be built, and why.
@@ -87,17 +90,17 @@ struct BenchLayerResult {
 
 /// How the figures count, in sentences; they go with every result.
 struct BenchRules {
-  std::string_view cold, warm, bytes, flops, router, roof, bar;
+  std::string_view fresh, cold, warm, bytes, flops, router, roof, bar;
 };
 /// The rules of `bench layer`.
 const BenchRules& bench_rules();
 
 /// True when a row of this format would be held to a bar: the shape has one for some of the tokens,
-/// under uniform routing, cold caches and no overrides.
+/// under uniform routing, fresh calls and no overrides.
 bool has_bar(const BenchLayerOptions& options, const std::string& format);
 
-/// Times layers with cold and warm caches against the roof of the same session. A layer is built
-/// once per format and freed before the next.
+/// Times layers with fresh, cold and warm caches against the roof of the same session. A layer is
+/// built once per format, copied for the fresh calls, and freed before the next.
 /// Errors: UsageError, one line; CannotServe; DeviceError; with several formats one that cannot be
 ///         built is skipped with its reason (a failing device is not), unless all are: then the
 ///         first one's error is thrown.

@@ -18,7 +18,7 @@ struct LayerCost {
 /// The least time that a machine of this roof could take: the larger of both parts. Units: µs.
 double floor_us(const LayerCost& cost, const tune::Roof& roof);
 
-/// The speed that we hold a published shape to, as a share of the roof that its cold p50 must
+/// The speed that we hold a published shape to, as a share of the roof that its fresh p50 must
 /// reach; empty where none is set.
 ///
 /// A bar that was set in milliseconds on another machine is carried over by its share of that

@@ -26,7 +26,7 @@ const std::vector<Kind>& kinds() {
        {"measurements"},
        {"preset", "checkpoint", "layer", "format", "activations", "tokens", "routing", "leaf",
         "device", "threads", "overrides"},
-       {"cold", "warm"}},
+       {"fresh", "cold", "warm"}},
       {"switchyard.bench.routing.1",
        {"gemm", "choice"},
        {"preset", "hidden", "experts", "method", "top_k", "tokens", "threads"},

@@ -23,7 +23,7 @@ std::string_view to_string(Change change);
 ///
 /// Units:   p50 in µs; ratio = after / before; bound and ratio - 1 are shares.
 struct ComparedRow {
-  std::string key, state;  // the state is cold or warm; gemm or choice
+  std::string key, state;  // the state is fresh, cold or warm; gemm or choice
   double before = 0, after = 0, ratio = 1, bound = 0;
   Change change = Change::kWithinNoise;
 };

@@ -8,6 +8,7 @@
 #include "switchyard/api/bench_bars.h"
 #include "switchyard/api/bench_session.h"
 #include "switchyard/api/judge_support.h"
+#include "switchyard/api/layer_builder.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
@@ -15,6 +16,7 @@
 #include "switchyard/core/preset.h"
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
+#include "switchyard/layer/layer.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
@@ -59,20 +61,36 @@ std::vector<std::string> overrides_of(const BuildOptions& o, bool fused) {
   return out;
 }
 
-/// One built layer.
+/// The layer and the copies of it that fresh calls visit in turn, so that no call finds its weights
+/// where an earlier one left them.
+std::vector<MoeLayer> with_copies(MoeLayer layer, const BenchLayerOptions& o,
+                                  const Environment& env) {
+  require(!layer::on_cuda(layer.impl()),
+          "bench layer: layers on cuda have no bench yet, the session's roof and cold caches are "
+          "the CPU's; `switchyard run --device cuda` times one against the GPU's own roof");
+  const std::int64_t count = o.fresh ? fresh_layers(env, layer.packed_bytes()) : 1;
+  std::vector<MoeLayer> out;
+  out.push_back(std::move(layer));
+  while (std::int64_t(out.size()) < count) out.push_back(LayerBuilder::copy(out.front()));
+  return out;
+}
+
+/// One built layer and its copies.
 class LayerBench {
  public:
-  LayerBench(const MoeLayer& layer, const BenchLayerOptions& o, BenchSession& session)
-      : layer_(layer), o_(o), session_(session) {
-    require(!layer::on_cuda(layer.impl()),
-            "bench layer: layers on cuda have no bench yet, the session's roof and cold caches are "
-            "the CPU's; `switchyard run --device cuda` times one against the GPU's own roof");
-  }
+  LayerBench(const std::vector<MoeLayer>& layers, const BenchLayerOptions& o, BenchSession& session)
+      : layers_(layers), layer_(layers.front()), o_(o), session_(session) {}
 
   BenchLayerRow row(std::int64_t tokens, RoutingSkew routing) {
     BenchLayerRow r = described(tokens, routing);
     LayerCall call(layer_, {tokens, routing, o_.source.seed});
     check(call, r);
+    if (o_.fresh)
+      r.fresh = time_state(call, o_.seconds, [&](std::int64_t i) {
+        call.use(layers_[std::size_t(i) % layers_.size()]);
+        call.prepare(i);
+      });
+    call.use(layer_);
     if (o_.cold)
       r.cold = time_state(call, o_.seconds, [&](std::int64_t i) {
         session_.flush();
@@ -109,6 +127,13 @@ class LayerBench {
     r.flops = layer_flops(layer_.problem(), tokens);
     r.budget = layer::budgets_of(layer_.impl().routed().shape.quant).oracle;
     r.notices = layer_.notices();
+    r.layers = std::int64_t(layers_.size());
+    const std::int64_t mib = (r.layers * r.packed_bytes) >> 20,
+                       cache = session_.env().l3_bytes >> 20;
+    if (o_.fresh && mib < 2 * cache)
+      r.notices.push_back(cat("fresh calls visit ", r.layers, " layers of together ", mib,
+                              " MiB, less than twice the last-level cache of ", cache,
+                              " MiB that the machine reports"));
     return r;
   }
 
@@ -123,6 +148,7 @@ class LayerBench {
     if (!same_bits) r.notices.push_back("a token alone has other bits than in the batch");
   }
 
+  const std::vector<MoeLayer>& layers_;
   const MoeLayer& layer_;
   const BenchLayerOptions& o_;
   BenchSession& session_;
@@ -180,11 +206,11 @@ void finish_row(const MeasuredRoof& measured, BenchLayerRow& r) {
   const auto cost = [&](const CacheState& s) {
     return LayerCost{double(s.distinct_experts) * double(r.expert_bytes), r.flops};
   };
-  for (std::optional<CacheState>* s : {&r.cold, &r.warm})
+  for (std::optional<CacheState>* s : {&r.fresh, &r.cold, &r.warm})
     if (*s) finish_state(r, cost(**s), roof, **s);
-  if (r.cold && r.routing == RoutingSkew::kUniform && r.activations == "format" &&
+  if (r.fresh && r.routing == RoutingSkew::kUniform && r.activations == "format" &&
       r.overrides.empty())
-    r.bar = bar_of(r.preset, r.format, r.tokens, cost(*r.cold));
+    r.bar = bar_of(r.preset, r.format, r.tokens, cost(*r.fresh));
 }
 
 void check_options(const BenchLayerOptions& o) {
@@ -194,9 +220,8 @@ void check_options(const BenchLayerOptions& o) {
     require(tokens >= 1, "bench layer: tokens = ", tokens, "; a call of none has no time to take");
   require(o.seconds > 0 && o.seconds <= 3600, "bench layer: seconds = ", o.seconds,
           " is outside 0..3600");
-  require(o.cold || o.warm,
-          "bench layer: neither cold nor warm caches are to be timed; ask for "
-          "one at least");
+  require(o.fresh || o.cold || o.warm,
+          "bench layer: no state of the caches is to be timed; ask for fresh, cold or warm");
   for (const std::string& format : o.formats) leaves::to_format(format);
 }
 
@@ -210,8 +235,8 @@ class Runner {
   void run(const std::vector<std::string>& formats) {
     for (const Source::Entry& entry : source_.layers())
       for (const std::string& format : formats)
-        if (const std::optional<MoeLayer> layer = build(entry, format, formats.size() > 1))
-          time(*layer);
+        if (std::optional<MoeLayer> layer = build(entry, format, formats.size() > 1))
+          time(std::move(*layer));
     if (out_.rows.empty()) std::rethrow_exception(first_);
     session_->finish(out_);
   }
@@ -239,12 +264,13 @@ class Runner {
   }
 
   /// All rows of one layer in one format.
-  void time(const MoeLayer& layer) {
+  void time(MoeLayer built) {
     if (!session_) session_.emplace(o_.source.build.threads);  // a mistake answers first
+    const std::vector<MoeLayer> layers = with_copies(std::move(built), o_, session_->env());
     for (std::int64_t tokens : o_.tokens)
       for (RoutingSkew routing : o_.routing) {
-        say(cat(show_format(layer.problem().format), ", ", tokens, " tokens"));
-        out_.rows.push_back(LayerBench(layer, o_, *session_).row(tokens, routing));
+        say(cat(show_format(layers.front().problem().format), ", ", tokens, " tokens"));
+        out_.rows.push_back(LayerBench(layers, o_, *session_).row(tokens, routing));
         session_->sample();
       }
   }
@@ -264,6 +290,10 @@ class Runner {
 
 const BenchRules& bench_rules() {
   static constexpr BenchRules rules{
+      .fresh =
+          "fresh routing for every call on the next of several equal layers, which lie in distinct "
+          "memory and hold together twice the last-level cache (a notice says where they do not): "
+          "weights come from memory, hidden states and workspace are as the call before left them",
       .cold =
           "fresh routing for every call, after the threads have read other memory of twice the "
           "last-level cache, 64 to 512 MiB: neither weights nor workspace are in any cache",
@@ -282,14 +312,14 @@ const BenchRules& bench_rules() {
           "thread over more than the caches, and the tier's bf16 dot product in registers (fp32 "
           "below AVX-512), so that integer kernels can pass it",
       .bar =
-          "share of the roof that the cold p50 is held to; one that was set in ms on another "
+          "share of the roof that the fresh p50 is held to; one that was set in ms on another "
           "machine is carried over by its share of that machine's roof"};
   return rules;
 }
 
 bool has_bar(const BenchLayerOptions& o, const std::string& format) {
   const BuildOptions& build = o.source.build;
-  if (!o.source.checkpoint.empty() || !o.cold || build.activations != ActivationMode::kFormat ||
+  if (!o.source.checkpoint.empty() || !o.fresh || build.activations != ActivationMode::kFormat ||
       !overrides_of(build, build.fuse_shared).empty() ||
       std::find(o.routing.begin(), o.routing.end(), RoutingSkew::kUniform) == o.routing.end())
     return false;

@@ -34,6 +34,14 @@ std::size_t roof_stream_bytes(const Environment& env) {
   return std::size_t(std::min(wanted, most) / kMiB * kMiB);
 }
 
+std::int64_t fresh_layers(const Environment& env, std::int64_t packed_bytes) {
+  const std::int64_t wanted = (2 * env.l3_bytes + packed_bytes - 1) / packed_bytes;
+  const std::int64_t fitting = env.memory_bytes == 0
+                                   ? wanted
+                                   : std::max<std::int64_t>(1, env.memory_bytes / 2 / packed_bytes);
+  return std::min(fitting, std::clamp<std::int64_t>(wanted, 2, kMostFreshLayers));
+}
+
 BenchSession::BenchSession(int threads)
     : env_(environment()),
       pool_(threads > 0 ? threads : std::clamp(env_.num_cpus, 1, 1024)),

@@ -17,6 +17,11 @@ namespace switchyard {
 /// A virtual machine often reports the whole socket's cache for the few cores that it has, so more
 /// would be streamed for a part of a cache that is not ours.
 std::size_t cold_flush_bytes(const Environment& env);
+/// How many layers of `packed_bytes` each the fresh calls visit in turn: at least two, and together
+/// twice the last-level cache, within half of the memory and kMostFreshLayers.
+std::int64_t fresh_layers(const Environment& env, std::int64_t packed_bytes);
+/// The most layers that fresh calls visit, however small each is.
+inline constexpr std::int64_t kMostFreshLayers = 64;
 /// Bytes that a sample of the roof streams: four times the last-level cache, from 512 MiB to 1 GiB,
 /// at most an eighth of the memory, and never less than cold_flush_bytes().
 std::size_t roof_stream_bytes(const Environment& env);

@@ -244,4 +244,15 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
   return MoeLayer(std::move(state));
 }
 
+MoeLayer LayerBuilder::copy(const MoeLayer& layer) {
+  const MoeLayer::State& from = *layer.state_;
+  auto state = std::make_unique<MoeLayer::State>();
+  state->layer = from.layer->copy();
+  state->report = from.report;
+  state->plan = from.plan;
+  state->notices = from.notices;
+  state->requantised = from.requantised;
+  return MoeLayer(std::move(state));
+}
+
 }  // namespace switchyard

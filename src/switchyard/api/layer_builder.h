@@ -28,6 +28,8 @@ struct LayerBuilder {
   /// Errors: UsageError, CannotServe, and DeviceError when a pinned device is not there.
   static MoeLayer build(checkpoint::LayerWeights weights, const BuildOptions& options,
                         const std::vector<float>& spare_calibration = {});
+  /// The same layer with packed weights in memory of its own. Errors: as layer::Layer::copy().
+  static MoeLayer copy(const MoeLayer& layer);
   /// True when the routed experts were converted from another format.
   static bool requantised(const MoeLayer& layer) { return layer.state_->requantised; }
   /// What the resolver decided that the layer runs.

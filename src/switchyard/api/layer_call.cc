@@ -29,7 +29,7 @@ double layer_flops(const Problem& p, std::int64_t tokens) {
 }
 
 LayerCall::LayerCall(const MoeLayer& layer, const Traffic& traffic)
-    : layer_(layer),
+    : layer_(&layer),
       p_(layer.problem()),
       traffic_(traffic),
       experts_(p_.num_experts() + p_.routing.zero_experts),
@@ -61,7 +61,7 @@ void LayerCall::fill_logits(std::int64_t call) {
 
 /// Where a table over token ids chooses the experts, the skew is one of the token ids.
 void LayerCall::fill_token_ids(std::int64_t call) {
-  const std::int64_t vocab = std::max<std::int64_t>(1, layer_.impl().weights().router.vocab);
+  const std::int64_t vocab = std::max<std::int64_t>(1, layer_->impl().weights().router.vocab);
   const Random random(traffic_.seed, 9000 + std::uint64_t(call));
   for (std::size_t t = 0; t < token_ids_.size(); ++t) {
     token_ids_[t] = std::int64_t(random.bits(t) % std::uint64_t(vocab));
@@ -95,7 +95,7 @@ double LayerCall::forward() {
   }
   const ForwardArgs f = args();
   const double start = tune::now_us();
-  layer_.forward(f);
+  layer_->forward(f);
   return tune::now_us() - start;
 }
 
@@ -106,7 +106,7 @@ double LayerCall::route() {
   std::vector<float> weights(ids_.size());
   layer::Routed routed{ids_, weights, p_.top_k(), 1};
   const double start = tune::now_us();
-  layer::route_tokens(layer_.impl(), f, p_.dtype, logits_, routed);
+  layer::route_tokens(layer_->impl(), f, p_.dtype, logits_, routed);
   return tune::now_us() - start;
 }
 
@@ -130,7 +130,7 @@ layer::Judgement LayerCall::check(std::int64_t& checked, bool& same_bits) const 
     token_ids.push_back(token_ids_[std::size_t(t)]);
   }
   layer::Judgement j = layer::judge(
-      layer_.impl(),
+      layer_->impl(),
       {checked, hidden.data(), token_ids.data(), {logits.data(), checked, experts_, experts_}});
   same_bits = true;
   for (std::int64_t i = 0; i < checked * h; ++i) {

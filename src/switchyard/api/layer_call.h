@@ -31,6 +31,8 @@ class LayerCall {
   /// The layer must outlive this. Errors: UsageError for more tokens than a call may have.
   LayerCall(const MoeLayer& layer, const Traffic& traffic);
 
+  /// The next calls run this layer: a copy of the first one, which must outlive this too.
+  void use(const MoeLayer& layer) { layer_ = &layer; }
   /// Fills in call number `call`: its own logits and token ids; the output is poisoned.
   void prepare(std::int64_t call);
   /// Runs the layer from the prepared logits. Units: µs.
@@ -49,7 +51,7 @@ class LayerCall {
   void fill_token_ids(std::int64_t call);
   ForwardArgs args();
 
-  const MoeLayer& layer_;
+  const MoeLayer* layer_;
   const Problem& p_;
   Traffic traffic_;
   std::int64_t experts_;

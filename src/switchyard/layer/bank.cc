@@ -122,6 +122,28 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   return bank;
 }
 
+HostBuffer copy_buffer(const HostBuffer& from, ThreadPool& pool) {
+  constexpr std::size_t kPiece = std::size_t(8) << 20;
+  const std::span<const std::byte> bytes = from.bytes();
+  HostBuffer to(bytes.size());
+  pool.for_each(std::int64_t((bytes.size() + kPiece - 1) / kPiece), [&](std::int64_t i, int) {
+    const std::size_t at = std::size_t(i) * kPiece;
+    std::memcpy(to.data() + at, bytes.data() + at, std::min(kPiece, bytes.size() - at));
+  });
+  return to;
+}
+
+ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool) {
+  ensure(bank.device_packed == nullptr, "copy_bank: the bank lies on the GPU");
+  ExpertBank out;
+  out.shape = bank.shape;
+  out.layout = bank.layout;
+  out.packed = copy_buffer(bank.packed, pool);
+  out.scales = bank.scales;
+  out.activation = bank.activation;
+  return out;
+}
+
 void set_static_scales(ExpertBank& bank, StaticScales scales) {
   ensure(std::int64_t(scales.fc2.size()) == bank.shape.experts, "static scales for ",
          scales.fc2.size(), " experts, the bank holds ", bank.shape.experts);

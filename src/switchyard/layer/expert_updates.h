@@ -14,6 +14,13 @@ namespace switchyard::layer {
 /// The canonical experts that replaced those of a layer's source; safe from several threads.
 class ExpertUpdates {
  public:
+  ExpertUpdates() = default;
+  /// What was replaced so far; later updates of either stay its own.
+  ExpertUpdates(const ExpertUpdates& other) {
+    std::lock_guard lock(other.mutex_);
+    experts_ = other.experts_;
+  }
+  ExpertUpdates& operator=(const ExpertUpdates&) = delete;
   /// Notes the newest weights of expert `e`.
   void put(std::int64_t e, checkpoint::ExpertWeights expert) {
     std::lock_guard lock(mutex_);

@@ -61,7 +61,8 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
           ": shared experts read the hidden states and cannot be fused with latent experts");
   if (p.latent > 0) latent_ = build_latent(weights_, options_);
   load_.reset(p.num_experts() + p.routing.zero_experts);
-  weights_.expert = replaceable(std::move(weights_.expert), updates_);
+  source_ = std::move(weights_.expert);
+  weights_.expert = replaceable(source_, updates_);
   checkpoint::ExpertSource source = weights_.expert;
   if (options_.fuse_shared) source = with_fused_shared(weights_);
   if (options_.held.size > 0)
@@ -82,6 +83,29 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
       [&](std::int64_t) { return shared.weights; }, shared.activation, quiet, missing);
   require(!missing, "layer ", weights_.layer, ": the shared expert's format ", shared.format,
           " needs input_scale tensors, which the checkpoint lacks");
+}
+
+std::unique_ptr<Layer> Layer::copy() const {
+  require(!on_cuda(*this), "layer ", weights_.layer,
+          ": a layer on cuda cannot be copied yet; build another one");
+  ThreadPool& pool = *options_.pool;
+  const std::shared_lock<std::shared_mutex> reading = gate_.reading();
+  std::unique_ptr<Layer> out(new Layer);
+  out->weights_ = weights_;
+  out->source_ = source_;
+  out->updates_ = std::make_shared<ExpertUpdates>(*updates_);
+  out->weights_.expert = replaceable(source_, out->updates_);
+  out->options_ = options_;
+  out->routed_ = copy_bank(routed_, pool);
+  if (shared_) out->shared_ = copy_bank(*shared_, pool);
+  if (latent_)
+    out->latent_ = LatentBank{latent_->down_shape, latent_->up_shape,
+                              copy_buffer(latent_->down, pool), copy_buffer(latent_->up, pool)};
+  out->needs_calibration_ = needs_calibration_;
+  out->load_.reset(problem().num_experts() + problem().routing.zero_experts);
+  out->leaf_id_ = leaf_id_;
+  out->shared_leaf_id_ = shared_leaf_id_;
+  return out;
 }
 
 std::int64_t Layer::packed_bytes() const {

@@ -81,6 +81,10 @@ class Layer {
  public:
   /// Packs every expert. Errors: UsageError for weights that contradict the problem or the leaf.
   Layer(checkpoint::LayerWeights weights, const LayerOptions& options);
+  /// The same layer with packed weights in memory of its own, from the same thread pool; updates of
+  /// one leave the other as it is, loads are counted apart. Errors: UsageError for a layer on cuda,
+  /// or when the system refuses the memory.
+  std::unique_ptr<Layer> copy() const;
 
   /// The complete problem, modes included.
   const Problem& problem() const { return weights_.problem; }
@@ -136,8 +140,10 @@ class Layer {
   void forward(const ForwardArgs& args) const;
 
  private:
+  Layer() = default;
   void check_whole(std::string_view call) const;
   checkpoint::LayerWeights weights_;
+  checkpoint::ExpertSource source_;  // as it was given: weights_.expert has the updates in front
   LayerOptions options_;
   ExpertBank routed_;
   std::optional<ExpertBank> shared_;
