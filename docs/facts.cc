@@ -74,7 +74,6 @@ std::vector<Change> faults() {
        [](Question& q) { q.problem.activations = ActivationMode::kF32; }},
       {"", "an odd hidden width", [](Question& q) { q.problem.hidden += 1; }},
       {"", "an odd expert width", [](Question& q) { q.problem.inter += 1; }},
-      {"", "a TP rank without a column", [](Question& q) { q.deployment.tp = 64; }},
       {"", "slots that do not divide by ep",
        [](Question& q) {
          q.deployment.slots = q.problem.num_experts() + 1;

@@ -16,7 +16,7 @@ enum class Reject : std::uint8_t {
   kDtypeUnsupported,        // dtype of the hidden states, or activations = f32
   kSmUnsupported,           // no GPU, or one of another architecture
   kDepMissing,              // a library is not built in
-  kShapeUnaligned,          // a width that the format cannot store, or a shard without a column
+  kShapeUnaligned,          // a width that the format cannot store
   kSlotsNotDivisibleByEp,   // replicated slots are laid out evenly
   kTopologyUnsupported,     // the device, or a combination of group sizes
   kLoraUnsupported,         // adapters on routed experts

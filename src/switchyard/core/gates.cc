@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "switchyard/base/nearest.h"
-#include "switchyard/core/shard.h"
 
 namespace switchyard {
 namespace {
@@ -83,15 +82,6 @@ Eligibility require_even_widths(const Problem& p) {
   if (p.expert_hidden() % 2 != 0) return odd(p.latent > 0 ? "latent" : "hidden", p.expert_hidden());
   if (p.inter % 2 != 0) return odd("inter", p.inter);
   return Eligibility::yes();
-}
-
-Eligibility require_tp_shards(const Problem& p, const Deployment& d) {
-  std::int64_t width = tp_shard_width(p.inter, d.tp);
-  if (tp_shard(p.inter, d.tp, d.tp - 1).size > 0) return Eligibility::yes();
-  return no(Reject::kShapeUnaligned, "inter ", p.inter, " in ", d.tp, " cuts of ", width,
-            " (rounded up to ", kShardMultiple, ") leaves the last rank nothing; tp up to ",
-            (p.inter + kShardMultiple - 1) / kShardMultiple, " can serve, tp ",
-            (p.inter + width - 1) / width, " fills every rank");
 }
 
 Eligibility require_slots(const Problem& p, const Deployment& d) {

@@ -28,8 +28,6 @@ Eligibility require_no_f32_mode(const Problem& p);
 Eligibility require_activation(const Problem& p, std::initializer_list<ActivationType> served);
 /// The expert widths are even, as two 4-bit codes share a byte.
 Eligibility require_even_widths(const Problem& p);
-/// Every TP rank holds at least one column of the expert width.
-Eligibility require_tp_shards(const Problem& p, const Deployment& d);
 /// Slots cover all experts, every EP rank holds one, and more slots than experts divide by ep.
 Eligibility require_slots(const Problem& p, const Deployment& d);
 /// No routed-expert adapters are asked for.

@@ -3,7 +3,14 @@
 
 #include <algorithm>
 
+#include "switchyard/base/check.h"
+
 namespace switchyard {
+
+void Member::check(std::string_view what) const {
+  require(size >= 1 && rank >= 0 && rank < size, what, ": rank ", rank, " of ", size,
+          " ranks; a rank is 0 to size - 1");
+}
 
 std::int64_t tp_shard_width(std::int64_t inter, std::int64_t tp) {
   if (tp == 1) return inter;

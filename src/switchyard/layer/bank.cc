@@ -107,7 +107,7 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   // first.
   const std::int64_t routed = shape.experts - shape.unscaled_choices;
   for (std::int64_t e = 0; e < shape.experts; ++e)
-    bank.activation.push_back(lower(activation, e < routed ? e : 0));
+    bank.activation.push_back(lower(activation, e < routed ? options.held.begin + e : 0));
   if (leaf.device == Device::kCuda) {
     bank.device_activation =
         std::make_shared<DeviceMemory>(bank.activation.size() * sizeof(ActivationParams));

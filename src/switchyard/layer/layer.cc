@@ -9,7 +9,7 @@
 #include "switchyard/layer/bank.h"
 #include "switchyard/layer/calibrate.h"
 #include "switchyard/layer/device_rank.h"
-#include "switchyard/layer/fused_shared.h"
+#include "switchyard/layer/packed_source.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/layer/update.h"
 
@@ -19,8 +19,10 @@ namespace {
 ops::FfnShape routed_shape(const checkpoint::LayerWeights& w, const LayerOptions& o) {
   const Problem& p = w.problem;
   const std::int64_t fused = o.fuse_shared ? p.num_shared : 0;
+  const Shard columns = ExpertPart::of(p.inter, o.tp).columns;
   return {.hidden = p.expert_hidden(),
-          .inter = p.inter,
+          .inter = columns.size,
+          .inter_begin = columns.begin,
           .experts = (o.held.size > 0 ? o.held.size : p.num_experts()) + fused,
           .zero_experts = p.routing.zero_experts,
           .top_k = p.top_k() + fused,
@@ -35,8 +37,10 @@ ops::FfnShape routed_shape(const checkpoint::LayerWeights& w, const LayerOptions
 
 ops::FfnShape shared_shape(const checkpoint::LayerWeights& w, const LayerOptions& o) {
   const checkpoint::SharedExpert& s = *w.shared;
+  const Shard columns = ExpertPart::of(s.weights.up.rows, o.shared_tp).columns;
   return {.hidden = w.problem.hidden,
-          .inter = s.weights.up.rows,
+          .inter = columns.size,
+          .inter_begin = columns.begin,
           .experts = 1,
           .zero_experts = 0,
           .top_k = 1,
@@ -51,10 +55,16 @@ ops::FfnShape shared_shape(const checkpoint::LayerWeights& w, const LayerOptions
 
 }  // namespace
 
+void LayerOptions::check() const {
+  tp.check("TP group");
+  shared_tp.check("the shared expert's group");
+}
+
 Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
     : weights_(std::move(weights)), options_(options), leaf_id_(options.leaf->id.str()) {
   const Problem& p = weights_.problem;
   p.check();
+  options_.check();
   require(p.latent > 0 || !weights_.latent, "layer ", weights_.layer,
           " has latent projections and a latent width of 0; give both or neither");
   require(p.latent == 0 || !options_.fuse_shared, "layer ", weights_.layer,
@@ -63,24 +73,19 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   load_.reset(p.num_experts() + p.routing.zero_experts);
   source_ = std::move(weights_.expert);
   weights_.expert = replaceable(source_, updates_);
-  checkpoint::ExpertSource source = weights_.expert;
-  if (options_.fuse_shared) source = with_fused_shared(weights_);
-  if (options_.held.size > 0)
-    source = [all = weights_.expert, first = options_.held.begin](std::int64_t e) {
-      return all(first + e);
-    };
   if (options_.leaf->device == Device::kCuda) tables_ = upload_tables(weights_);
-  routed_ = build_bank(routed_shape(weights_, options_), *options_.leaf, source, p.activation,
-                       options_, needs_calibration_);
+  routed_ =
+      build_bank(routed_shape(weights_, options_), *options_.leaf,
+                 packed_source(weights_, options_), p.activation, options_, needs_calibration_);
   if (!weights_.shared || options_.fuse_shared) return;
   shared_leaf_id_ = options_.shared_leaf->id.str();
   bool missing = false;
   const checkpoint::SharedExpert& shared = *weights_.shared;
   LayerOptions quiet = options_;
   quiet.progress = nullptr;
-  shared_ = build_bank(
-      shared_shape(weights_, options_), *options_.shared_leaf,
-      [&](std::int64_t) { return shared.weights; }, shared.activation, quiet, missing);
+  quiet.held = {};  // whose first constants are the routed experts'
+  shared_ = build_bank(shared_shape(weights_, options_), *options_.shared_leaf,
+                       packed_shared(weights_, options_), shared.activation, quiet, missing);
   require(!missing, "layer ", weights_.layer, ": the shared expert's format ", shared.format,
           " needs input_scale tensors, which the checkpoint lacks");
 }
@@ -131,28 +136,33 @@ std::size_t Layer::workspace_bytes(std::int64_t max_tokens) const {
 }
 
 void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
-  check_whole("update_expert");
-  require(e >= 0 && e < problem().num_experts(), "update_expert: expert ", e, " is outside 0..",
-          problem().num_experts() - 1, ", the routed experts of this layer");
+  const Shard held = held_experts(weights_, options_);
+  require(e >= held.begin && e < held.begin + held.size, "update_expert: expert ", e,
+          " is outside ", held.begin, "..", held.begin + held.size - 1,
+          ", the routed experts of this layer");
   require(
       !on_cuda(*this), "update_expert: expert ", e,
       " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
       "cpu leaf");
   const ops::ExpertLayout& layout = routed_.layout;
+  const std::int64_t slot = e - held.begin;
   HostBuffer fresh(layout.bytes);
   const std::lock_guard<std::mutex> one_change(change_);
-  const float fc2 = pack_replacement(routed_, *options_.leaf, {e, expert}, fresh.bytes());
+  const float fc2 = pack_replacement(
+      routed_, *options_.leaf, {e, slot, expert, ExpertPart::of(problem().inter, options_.tp)},
+      fresh.bytes());
   const UpdateGate::Writing writing(gate_);
   updates_->put(e, std::move(expert));
-  std::memcpy(routed_.packed.data() + std::size_t(e) * layout.bytes, fresh.data(), layout.bytes);
-  routed_.scales.fc2[std::size_t(e)] = fc2;
+  std::memcpy(routed_.packed.data() + std::size_t(slot) * layout.bytes, fresh.data(), layout.bytes);
+  routed_.scales.fc2[std::size_t(slot)] = fc2;
 }
 
 void Layer::check_whole(std::string_view call) const {
-  const Shard& held = options_.held;
-  require(held.size == 0, call, ": this is one rank's part of a layer, with experts ", held.begin,
-          "..", held.begin + held.size - 1, " of ", problem().num_experts(),
-          "; it runs through its group only");
+  const Shard held = held_experts(weights_, options_);
+  require(!options_.is_part(), call, ": this is one rank's part of a layer, with experts ",
+          held.begin, "..", held.begin + held.size - 1, " of ", problem().num_experts(), " and ",
+          routed_.shape.inter, " of their ", problem().inter,
+          " columns; it runs through its group only");
 }
 
 void Layer::forward(const ForwardArgs& args) const {

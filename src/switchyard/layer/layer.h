@@ -38,10 +38,17 @@ struct LayerOptions {
   Dtype dtype = Dtype::kBf16;
   CpuIsa isa = CpuIsa::kPortable;
   bool fuse_shared = false;  // the shared experts become ids E .. E + n - 1
-  Shard held{};              // size 0: all experts; else one rank's part, for RankLayer
+  Shard held{};              // size 0: all experts; else one rank's, for RankLayer
+  Member tp{};               // whose columns of every held expert are packed
+  Member shared_tp{};        // the same of the shared expert: all ranks in dtp, tep and ttp
   std::shared_ptr<ThreadPool> pool;
   std::int64_t memory_bytes = 0;  // packed weights beyond this are refused; 0: no limit is known
   Progress progress;
+
+  /// True for one rank's part of a layer, which has shares for an output.
+  bool is_part() const { return held.size > 0 || tp.size > 1 || shared_tp.size > 1; }
+  /// Checks the places in their groups. Errors: UsageError with rank and size.
+  void check() const;
 };
 
 /// Static activation scales; they multiply (dequantise).
@@ -72,7 +79,9 @@ struct DeviceTables {
   std::shared_ptr<DeviceMemory> hash_table, shared_gate;
 };
 
-/// One MoE layer on one rank: routing, experts, shared expert, finalize.
+/// One MoE layer on one rank: routing, experts, shared expert, finalize. Or one rank's part of it:
+/// some experts, some columns of their width, a shard of the shared expert; FC2's bias lies with
+/// the first rank of a TP group, routing and latent projections are whole.
 ///
 /// Forwards with distinct workspaces may be issued from several threads and take turns on the pool.
 /// calibrate() and update_expert() may be called beside them: a forward runs wholly before or
@@ -90,7 +99,7 @@ class Layer {
   const Problem& problem() const { return weights_.problem; }
   /// The canonical weights; experts are still read lazily, for the oracle.
   const checkpoint::LayerWeights& weights() const { return weights_; }
-  /// The packed routed experts, fused shared ones behind them.
+  /// The packed routed experts, fused shared ones behind them; of a part, the held ones.
   const ExpertBank& routed() const { return routed_; }
   /// The packed shared expert; null when there is none or it is fused.
   const ExpertBank* shared() const { return shared_ ? &*shared_ : nullptr; }
@@ -113,8 +122,9 @@ class Layer {
   ///
   /// Shapes:  hidden [tokens, H] fp32 dense; token_ids [tokens] or null.
   void calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids);
-  /// Replaces the weights of routed expert `e` in place. The next forward gives the bits of a layer
-  /// built with them, where the static scales are the same; the oracle reads them too.
+  /// Replaces the weights of routed expert `e` in place; `expert` is the whole one, a part takes
+  /// its columns. The next forward gives the bits of a layer built with them, where the static
+  /// scales are the same; the oracle reads them too.
   ///
   /// Static scales: FC2's is the new expert's own. FC1's serves all experts and stays as it is: an
   /// expert that declares a larger one is refused, as it would change every other expert. An expert

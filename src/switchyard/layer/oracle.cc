@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "switchyard/layer/fused_shared.h"
+#include "switchyard/layer/packed_source.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 
@@ -87,7 +87,7 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a,
   if (bank == nullptr) return {};
   const std::int64_t h = layer.problem().hidden;
   const checkpoint::SharedExpert& shared = *layer.weights().shared;
-  const checkpoint::ExpertSource source = [&](std::int64_t) { return shared.weights; };
+  const checkpoint::ExpertSource source = packed_shared(layer.weights(), layer.options());
   std::vector<std::int32_t> ids(std::size_t(a.tokens), 0);
   std::vector<float> ones(std::size_t(a.tokens), 1.0f);
   std::vector<double> rows(std::size_t(a.tokens * h));
@@ -115,6 +115,13 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a,
   return rows;
 }
 
+/// A choice by the bank's numbers; -1 for an expert, or a zero expert, of another rank.
+std::int32_t packed_id(const Layer& layer, std::int32_t id) {
+  if (!layer.options().is_part() || id < 0) return id;
+  const Shard held = held_experts(layer.weights(), layer.options());
+  return id >= held.begin && id < held.begin + held.size ? std::int32_t(id - held.begin) : -1;
+}
+
 /// Choices of the packed bank: routing's, then the fused shared experts with weight 1.
 Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
   const std::int64_t k = layer.problem().top_k(), width = layer.routed().shape.top_k;
@@ -124,7 +131,7 @@ Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < width; ++j) {
       const std::size_t at = std::size_t(t * width + j);
-      out.ids[at] = j < k ? c.ids[std::size_t(t * k + j)]
+      out.ids[at] = j < k ? packed_id(layer, c.ids[std::size_t(t * k + j)])
                           : std::int32_t(layer.problem().num_experts() + j - k);
       if (j < k) out.weights[at] = c.weights[std::size_t(t * k + j)];
     }
@@ -178,7 +185,7 @@ void leave_latent(const Layer& layer, const OracleArgs& a, const std::vector<dou
 }  // namespace
 
 checkpoint::ExpertSource packed_experts(const Layer& layer) {
-  return layer.options().fuse_shared ? with_fused_shared(layer.weights()) : layer.weights().expert;
+  return packed_source(layer.weights(), layer.options());
 }
 
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
@@ -217,7 +224,13 @@ OracleResult run_oracle_held(const Layer& layer, const OracleArgs& a) {
                         .inter_in = a.leaf_inter,
                         .use_inter = a.use_leaf_inter,
                         .pool = layer.options().pool.get()});
-  if (in_latent) leave_latent(layer, a, sum, shared, result.out);
+  if (in_latent && layer.options().is_part()) {
+    result.out.clear();
+    result.latent_share = std::move(sum);
+    result.shared_share = shared;
+  } else if (in_latent) {
+    leave_latent(layer, a, sum, shared, result.out);
+  }
   return result;
 }
 

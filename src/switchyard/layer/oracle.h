@@ -34,19 +34,25 @@ struct OracleArgs {
   const float* leaf_latent = nullptr;
 };
 
-/// The oracle's answer.
+/// The oracle's answer. That of one rank's part is its share: the weighted sum over the held
+/// experts and columns, times the factor, plus its shard of the shared expert; zero experts are
+/// left to the rank that finishes. The shares of a latent layer end in front of the norm.
 ///
-/// Shapes:  out [tokens, H]; inter [tokens * choices, I]; ids [tokens * choices]; shared_inter
-///          [tokens, shared I], empty without a shared expert of its own.
+/// Shapes:  out [tokens, H], empty for a part of a latent layer, which has latent_share [tokens, L]
+///          and shared_share [tokens, H] or empty; inter [tokens * choices, I]; ids [tokens *
+///          choices], by the part's own numbers; shared_inter [tokens, shared I], empty without a
+///          shared expert of its own. I and shared I are the widths that the layer holds.
 struct OracleResult {
   std::vector<double> out, inter, shared_inter;
+  std::vector<double> latent_share, shared_share;
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> swapped;  // tokens whose near tie the leaf decided the other way
   std::int64_t ids_near_tie = 0;      // tokens whose choice was too close to compare
   std::int64_t ids_differing = 0;     // tokens whose ids differ although the gap was wide
 };
 
-/// The canonical experts behind the packed ids, fused shared ones included.
+/// The canonical experts behind the packed ids, fused shared ones included; of a part, as it holds
+/// them.
 checkpoint::ExpertSource packed_experts(const Layer& layer);
 
 /// Runs the whole layer in double: router, routing, experts, shared expert, finalize. Slow;

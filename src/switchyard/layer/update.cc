@@ -27,7 +27,7 @@ Declared declared_scales(const Replacement& r) {
 
 /// The FC2 scale that the expert gets. FC1's is the layer's, whatever the expert declares below it.
 float static_fc2(const ExpertBank& bank, const Replacement& r) {
-  const float kept = bank.scales.fc2[std::size_t(r.id)];
+  const float kept = bank.scales.fc2[std::size_t(r.slot)];
   if (!formats::is_static(bank.shape.quant)) return kept;
   const Declared d = declared_scales(r);
   if (!d.fc1) return kept;
@@ -55,7 +55,7 @@ float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const R
     w.up.check("up projection");
     w.down.check("down projection");
     const float fc2 = static_fc2(bank, r);
-    leaf.ffn->pack(bank.shape, bank.layout, w, fc2, packed);
+    leaf.ffn->pack(bank.shape, bank.layout, slice_expert(w, r.part), fc2, packed);
     return fc2;
   } catch (const UsageError& e) {
     const std::string text = e.what();

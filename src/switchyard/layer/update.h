@@ -4,17 +4,20 @@
 #include <cstdint>
 #include <span>
 
+#include "switchyard/layer/expert_part.h"
 #include "switchyard/layer/layer.h"
 
 namespace switchyard::layer {
 
 /// New weights for one expert of a bank.
 struct Replacement {
-  std::int64_t id = 0;
-  const checkpoint::ExpertWeights& weights;
+  std::int64_t id = 0;                       // of the layer
+  std::int64_t slot = 0;                     // of the bank
+  const checkpoint::ExpertWeights& weights;  // whole
+  ExpertPart part;                           // what the bank holds of it
 };
 
-/// Packs `r` as expert r.id of `bank` into `packed` without touching the bank; returns its static
+/// Packs `r` for slot r.slot of `bank` into `packed` without touching the bank; returns its static
 /// FC2 scale.
 /// Errors:  UsageError naming expert, value and limit for weights that do not fit the bank.
 float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const Replacement& r,

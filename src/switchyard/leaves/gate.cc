@@ -8,8 +8,8 @@ namespace {
 
 Eligibility require_shapes(const FormatSpec& spec, const Problem& p, const Deployment& d) {
   bool four_bit = formats::bits_of(spec.weights.element) == 4;
-  return first_reject({four_bit ? require_even_widths(p) : Eligibility::yes(),
-                       require_tp_shards(p, d), require_slots(p, d), require_no_lora(d)});
+  return first_reject({four_bit ? require_even_widths(p) : Eligibility::yes(), require_slots(p, d),
+                       require_no_lora(d)});
 }
 
 /// A zero expert returns the token, which does not fit a sum in latent space.

@@ -3,6 +3,7 @@
 
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
+#include "switchyard/formats/slice.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 
 namespace switchyard::ops {
@@ -64,20 +65,29 @@ void check_bias(const char* name, const std::vector<float>& bias, std::int64_t s
 void check_expert(const FfnShape& s, const checkpoint::ExpertWeights& e) {
   require(e.gate.has_value() == s.gated, "expert ", s.gated ? "lacks a" : "has a",
           " gate projection; the layer's activation ", s.gated ? "needs one" : "takes none");
-  if (s.gated) check_matrix("gate", *e.gate, s.inter, s.hidden, s.weights);
-  check_matrix("up", e.up, s.inter, s.hidden, s.weights);
-  check_matrix("down", e.down, s.hidden, s.inter, s.weights);
+  if (s.gated) check_matrix("gate", *e.gate, s.inter, s.hidden, s.fc1_weights());
+  check_matrix("up", e.up, s.inter, s.hidden, s.fc1_weights());
+  check_matrix("down", e.down, s.hidden, s.inter, s.fc2_weights());
   check_bias("gate", e.gate_bias, s.inter, s.bias && s.gated);
   check_bias("up", e.up_bias, s.inter, s.bias);
   check_bias("down", e.down_bias, s.hidden, s.bias);
+  ensure(s.inter > 0 || e.down_bias.empty(), "an empty TP shard has a bias of FC2");
 }
 
 }  // namespace
 
+formats::WeightLayout FfnShape::fc1_weights() const {
+  return formats::layout_from_row(weights, inter_begin);
+}
+
+formats::WeightLayout FfnShape::fc2_weights() const {
+  return formats::layout_from_col(weights, inter_begin);
+}
+
 ExpertLayout expert_layout(const FfnShape& s) {
   ExpertLayout l;
-  l.fc1 = make_panel_layout(s.weights, s.inter, s.hidden);
-  l.fc2 = make_panel_layout(s.weights, s.hidden, s.inter);
+  l.fc1 = make_panel_layout(s.fc1_weights(), s.inter, s.hidden);
+  l.fc2 = make_panel_layout(s.fc2_weights(), s.hidden, s.inter);
   Offsets at;
   if (s.gated) {
     l.gate_codes = at.take(l.fc1.code_bytes());

@@ -20,10 +20,12 @@ namespace switchyard::ops {
 
 /// What a grouped expert FFN computes, apart from values: the key of packing and of workspace.
 ///
-/// Units:   widths in elements; `experts` counts the packed ones (slots under EPLB).
+/// Units:   widths in elements; `experts` counts the packed ones (slots under EPLB). An `inter` of
+///          0 is an empty TP shard: its rows are zero.
 struct FfnShape {
   std::int64_t hidden = 0;
-  std::int64_t inter = 0;
+  std::int64_t inter = 0;        // of what is packed
+  std::int64_t inter_begin = 0;  // where that begins in the whole expert, for a TP shard
   std::int64_t experts = 0;
   std::int64_t zero_experts = 0;  // ids experts .. experts + zero_experts - 1 return the token
   std::int64_t top_k = 0;
@@ -32,9 +34,14 @@ struct FfnShape {
   bool gated = true;
   bool bias = false;
   bool weight_on_input = false;
-  formats::WeightLayout weights;
+  formats::WeightLayout weights;                                     // of the whole expert
   formats::ActivationQuant quant = formats::ActivationQuant::kNone;  // in front of both GEMMs
   Dtype dtype = Dtype::kBf16;                                        // what kNone rounds to
+
+  /// Layout of gate and up from row inter_begin on.
+  formats::WeightLayout fc1_weights() const;
+  /// Layout of down from column inter_begin on: K is cut at every boundary of its scale blocks.
+  formats::WeightLayout fc2_weights() const;
 };
 
 /// Byte offsets of one packed expert; every part starts on a 64-byte boundary.

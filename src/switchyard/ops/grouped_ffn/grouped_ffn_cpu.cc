@@ -46,16 +46,21 @@ class Forward {
 
   void run() {
     active_ = sort_rows(a_, b_);
-    a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
-    fc1_chunks_ = (l_.fc1.panels() + sizes_.fc1_chunk - 1) / sizes_.fc1_chunk;
-    a_.pool->for_each(active_ * fc1_chunks_, [this](std::int64_t i, int m) { fc1_task(i, m); });
-    a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
-                      [this](std::int64_t i, int) { quantize_inter(i); });
+    if (s_.inter > 0) run_to_inter();
     const std::int64_t chunks = (l_.fc2.panels() + sizes_.fc2_chunk - 1) / sizes_.fc2_chunk;
     a_.pool->for_each(chunks, [this](std::int64_t i, int m) { fc2_task(i, m); });
   }
 
  private:
+  /// Everything up to FC2's input.
+  void run_to_inter() {
+    a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
+    fc1_chunks_ = (l_.fc1.panels() + sizes_.fc1_chunk - 1) / sizes_.fc1_chunk;
+    a_.pool->for_each(active_ * fc1_chunks_, [this](std::int64_t i, int m) { fc1_task(i, m); });
+    a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
+                      [this](std::int64_t i, int) { quantize_inter(i); });
+  }
+
   const float* floats_of(std::int64_t e) const {
     return reinterpret_cast<const float*>(expert(e) + l_.floats);
   }
@@ -212,7 +217,9 @@ class Forward {
     const std::int64_t end = std::min(begin + sizes_.fc2_chunk, l_.fc2.panels());
     const std::int64_t cols = (end - begin) * kPanelRows;
     float* rows = b_.fc2.data() + member * b_.fc2_stride;
-    for (std::int64_t i = 0; i < active_; ++i) {
+    if (s_.inter == 0)  // an empty TP shard
+      std::fill_n(rows, b_.offsets[std::size_t(s_.experts)] * cols, 0.0f);
+    for (std::int64_t i = 0; i < active_ && s_.inter > 0; ++i) {
       const std::int64_t e = b_.active[std::size_t(i)];
       const std::int64_t first = b_.offsets[std::size_t(e)];
       const PanelMatrix w = matrix(e, l_.fc2, l_.down_codes, l_.down_scales, 2, l_.down_bias);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,8 +33,9 @@ struct PanelLayout {
   std::int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
   std::int64_t steps() const { return (cols + kPanelStep - 1) / kPanelStep; }
   std::int64_t padded_cols() const { return steps() * kPanelStep; }
-  /// Columns per accumulation: the scale block, or all padded columns when there is none.
-  std::int64_t cut() const { return block > 0 ? block : padded_cols(); }
+  /// Columns per accumulation: the scale block, or all padded columns when there is none (a step
+  /// when there are no columns).
+  std::int64_t cut() const { return block > 0 ? block : std::max(padded_cols(), kPanelStep); }
   std::int64_t blocks() const { return block > 0 ? (padded_cols() + block - 1) / block : 1; }
   std::size_t step_bytes() const {
     return std::size_t(kPanelRows * kPanelStep * formats::bits_of(element) / 8);
