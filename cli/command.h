@@ -33,6 +33,6 @@ struct Command {
 
 /// The subcommands, in the order of `switchyard --help`.
 extern const Command kRun, kVerify, kExplain, kInspect, kDoctor, kBenchLayer, kBenchRouting,
-    kBenchCompare, kEplbPlan, kEplbSimulate;
+    kBenchExchange, kBenchCompare, kEplbPlan, kEplbSimulate;
 
 }  // namespace switchyard::cli

@@ -16,16 +16,15 @@
 namespace switchyard::cli {
 namespace {
 
-const std::array kCommands = {&kRun,      &kVerify,      &kExplain,      &kInspect,
-                              &kDoctor,   &kBenchLayer,  &kBenchRouting, &kBenchCompare,
-                              &kEplbPlan, &kEplbSimulate};
+const std::array kCommands = {&kRun,          &kVerify,     &kExplain,      &kInspect,
+                              &kDoctor,       &kBenchLayer, &kBenchRouting, &kBenchExchange,
+                              &kBenchCompare, &kEplbPlan,   &kEplbSimulate};
 
 /// Subcommands of later versions: their names get a named answer.
 struct Planned {
   std::string_view name, instead;
 };
-constexpr std::array<Planned, 4> kPlanned = {{
-    {"bench exchange", "this version runs every layer on one rank and exchanges nothing"},
+constexpr std::array<Planned, 3> kPlanned = {{
     {"bench allreduce", "this version runs every layer on one rank and reduces nothing"},
     {"tune", "each leaf has one kernel per instruction tier and nothing to choose between"},
     {"quantize", "run and verify convert at load, see --format in switchyard run --help"},

@@ -23,9 +23,9 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using Keys = std::set<std::string>;
 
-const std::vector<std::string> kCommands = {"run",           "verify",       "explain",
-                                            "inspect",       "doctor",       "bench layer",
-                                            "bench routing", "bench compare"};
+const std::vector<std::string> kCommands = {"run",           "verify",         "explain",
+                                            "inspect",       "doctor",         "bench layer",
+                                            "bench routing", "bench exchange", "bench compare"};
 
 /// "bench layer" in its words, with `flag` behind.
 std::vector<std::string> words(const std::string& command, const std::string& flag) {
@@ -110,7 +110,7 @@ TEST(Help, StartsWithinTwentyMilliseconds) {
 TEST(Help, ListsTheKindsOfACommand) {
   Finished done = run_command({"bench", "--help"});
   EXPECT_EQ(done.status, 0);
-  for (const char* kind : {"layer", "routing", "compare"})
+  for (const char* kind : {"layer", "routing", "exchange", "compare"})
     EXPECT_THAT(done.out, HasSubstr(std::string("\n  ") + kind));
 }
 
@@ -160,6 +160,33 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
   const std::string other = path + ".slower";
   std::ofstream(other) << slower;
   json_of({"bench", "compare", path, other}, 1);
+}
+
+TEST(JsonKeys, BenchExchange) {
+  const Json json = json_of({"bench",     "exchange", "--strategy", "all",   "--ranks",   "2",
+                             "--tokens",  "3",        "--hidden",   "64",    "--experts", "8",
+                             "--top-k",   "2",        "--payload",  "mxfp8", "--combine", "fp8",
+                             "--pattern", "ring",     "--seconds",  "0.001"});
+  EXPECT_EQ(keys(json),
+            with_header({"schema", "command", "date", "ok", "ranks", "hidden", "experts", "top_k",
+                         "payload", "combine", "pattern", "cpus", "chosen", "copy", "rules",
+                         "verdicts", "measurements", "skipped"}));
+  EXPECT_EQ(json["schema"], "switchyard.bench.exchange.1");
+  EXPECT_EQ(json["payload"], "mxfp8");
+  EXPECT_EQ(json["combine"], "fp8");
+  EXPECT_EQ(json["pattern"], "ring");
+  EXPECT_EQ(keys(json["copy"]), (Keys{"gbps", "samples", "bytes", "start", "end"}));
+  ASSERT_EQ(json["measurements"].size(), 5u);
+  const Json& row = json["measurements"][0];
+  EXPECT_EQ(keys(row),
+            (Keys{"strategy", "tokens", "dispatch", "combine", "total", "gbps", "share_of_copy",
+                  "shared_bytes", "own_bytes", "checked_tokens", "wrong_tokens", "ok"}));
+  EXPECT_EQ(keys(row["dispatch"]), (Keys{"time_us", "rows", "bytes"}));
+  EXPECT_EQ(keys(row["dispatch"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
+  EXPECT_EQ(row["dispatch"]["rows"], 2 * 3);
+  ASSERT_EQ(json["verdicts"].size(), 7u);
+  EXPECT_EQ(keys(json["verdicts"][0]), (Keys{"strategy", "eligible"}));
+  EXPECT_EQ(json["verdicts"][2]["reason"], "dep_missing");
 }
 
 TEST(JsonKeys, BenchRouting) {
