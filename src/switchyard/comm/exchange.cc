@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/comm/exchange.h"
 
+#include <algorithm>
+
 #include "switchyard/base/check.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/shard.h"
@@ -43,19 +45,27 @@ void ExchangeShape::check() const {
 }
 
 Exchange::Exchange(Group& group, const ExchangeShape& shape, const ExchangeOptions& options)
-    : group_(group), shape_(shape), hook_(options.hook), sequence_(options.first_sequence) {
-  ensure(shape.ranks() == group.size(), "an exchange of ", shape.ranks(), " ranks in a group of ",
-         group.size());
-  owners_.resize(std::size_t(shape.slots));
-  for (std::int64_t e = 0; e < shape.ep; ++e) {
-    Shard shard = ep_shard(shape.slots, shape.ep, e);
-    for (std::int64_t s = shard.begin; s < shard.begin + shard.size; ++s)
-      owners_[std::size_t(s)] = std::int32_t(e * shape.tp);
+    : group_(group),
+      shape_(shape),
+      hook_(options.hook),
+      sequence_(options.first_sequence),
+      live_(options.live) {
+  ensure(live_.empty() ? shape.ranks() == group.size()
+                       : shape.tp == 1 && int(live_.size()) == group.size(),
+         "an exchange of ", shape.ranks(), " ranks in a group of ", group.size());
+  owners_.assign(std::size_t(shape.slots), -1);
+  for (int r = 0; r < group.size(); r += int(shape.tp)) {
+    const auto [begin, count] = slots_of(r);
+    for (std::int64_t s = begin; s < begin + count; ++s) owners_[std::size_t(s)] = r;
   }
 }
 
+std::int64_t Exchange::ep_rank(int rank) const {
+  return live_.empty() ? rank / shape_.tp : live_[std::size_t(rank)];
+}
+
 std::pair<std::int64_t, std::int64_t> Exchange::slots_of(int rank) const {
-  Shard shard = ep_shard(shape_.slots, shape_.ep, rank / shape_.tp);
+  Shard shard = ep_shard(shape_.slots, shape_.ep, ep_rank(rank));
   return {shard.begin, shard.size};
 }
 
@@ -108,6 +118,10 @@ Ticket Exchange::dispatch(const DispatchArgs& args) {
     sent_ = args;
     received = do_dispatch(args);
     received.wire = args.wire;
+    if (!live_.empty())
+      received.skipped_choices =
+          std::count_if(args.ids, args.ids + args.tokens * shape_.top_k,
+                        [&](std::int32_t id) { return id >= 0 && owners_[std::size_t(id)] < 0; });
     dispatched_ = true;
   });
   return {this, sequence_, received};

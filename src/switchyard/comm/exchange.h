@@ -37,7 +37,8 @@ struct Contract {
 /// Most ids of one token.
 inline constexpr std::int64_t kMaxChoices = 32;
 
-/// What an exchange is built for; equal on all ranks.
+/// What an exchange is built for; equal on all ranks. Of a group of survivors `ep` is still the
+/// number of ranks that the slots are laid out for, see ExchangeOptions::live.
 ///
 /// Units:   widths and counts in elements, *_bytes per row.
 struct ExchangeShape {
@@ -100,6 +101,9 @@ struct Received {
   std::byte* shares = nullptr;
   std::int64_t share_stride = 0;
   Wire wire = Wire::kBf16;
+  /// Choices of this rank's own tokens whose slots have no holder among the live ranks: they are
+  /// skipped as -1 is, and add nothing to the sum; weights are not spread anew.
+  std::int64_t skipped_choices = 0;
 };
 
 class Exchange;
@@ -163,6 +167,9 @@ struct FaultHook {
 struct ExchangeOptions {
   std::uint32_t first_sequence = 0;
   FaultHook hook{};
+  /// In a group of survivors: which of the `ep` ranks of the shape each rank of the group is,
+  /// ascending. Empty: all of them. Slots of the others have no holder any more.
+  std::vector<int> live{};
 };
 
 /// One rank's end of an expert-parallel exchange. Calls are collective: every rank dispatches and
@@ -204,7 +211,7 @@ class Exchange {
   /// Compares a source's header with this rank's own arguments.
   /// Errors: PeerError when it is not whole, UsageError with both sides when the ranks differ.
   void check_header(const MessageHeader& header, const DispatchArgs& args, int source) const;
-  /// The first of the tp ranks that hold each slot.
+  /// The first of the tp ranks that hold each slot; -1 when none does.
   std::span<const std::int32_t> owners() const { return owners_; }
   /// First slot of `rank`, and how many it holds.
   std::pair<std::int64_t, std::int64_t> slots_of(int rank) const;
@@ -216,6 +223,7 @@ class Exchange {
 
  private:
   void check(const DispatchArgs& args) const;
+  std::int64_t ep_rank(int rank) const;
   template <class F>
   void or_abort(F&& f);
 
@@ -225,7 +233,8 @@ class Exchange {
   std::uint32_t sequence_;
   bool dispatched_ = false, first_ = true;
   DispatchArgs sent_;                 // of the exchange that runs; its pointers are stale after it
-  std::vector<std::int32_t> owners_;  // [slots] the first rank that holds it
+  std::vector<int> live_;             // [group size] the ep rank that each one is; empty: itself
+  std::vector<std::int32_t> owners_;  // [slots] the first rank that holds it, or -1
 };
 
 }  // namespace switchyard::comm

@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/comm/factory.h"
 
+#include <algorithm>
 #include <array>
 
 #include "switchyard/base/check.h"
 
 namespace switchyard::comm {
 namespace {
+
+std::string text_of(const std::vector<int>& live) {
+  std::string out;
+  for (int r : live) out += cat(out.empty() ? "" : ",", r);
+  return out.empty() ? "all" : out;
+}
+
+/// A group of survivors: who of the shape's ranks takes part.
+void check_live(const Strategy& strategy, const Group& group, const ExchangeShape& s,
+                const std::vector<int>& live) {
+  require(s.tp == 1, "strategy ", strategy.name,
+          " cannot go on without some of its ranks when "
+          "experts are cut (tp = ",
+          s.tp, "): each rank holds a part of every one of its experts");
+  require(int(live.size()) == group.size(), "live names ", live.size(), " ranks, the group has ",
+          group.size());
+  require(std::is_sorted(live.begin(), live.end()) && live.front() >= 0 && live.back() < s.ep &&
+              std::adjacent_find(live.begin(), live.end()) == live.end(),
+          "live = ", text_of(live), " is not ascending within 0..", s.ep - 1);
+}
 
 // By name, as the fused one, only: it replaces the leaf as well.
 bool only_by_name(const Strategy& s) { return &s == &fused(); }
@@ -47,7 +68,7 @@ Choice choose(const Problem& problem, const Deployment& deployment, std::string_
 std::unique_ptr<Exchange> make_exchange(const Strategy& strategy, Group& group,
                                         const ExchangeShape& s, const ExchangeOptions& options) {
   constexpr std::string_view kPhase = "creation of the exchange";
-  const std::array<Agreed, 12> asked = {{{"strategy", std::string(strategy.name)},
+  const std::array<Agreed, 13> asked = {{{"strategy", std::string(strategy.name)},
                                          {"ep", cat(s.ep)},
                                          {"tp", cat(s.tp)},
                                          {"slots", cat(s.slots)},
@@ -58,12 +79,14 @@ std::unique_ptr<Exchange> make_exchange(const Strategy& strategy, Group& group,
                                          {"scale_bytes", cat(s.scale_bytes)},
                                          {"share_bytes", cat(s.share_bytes)},
                                          {"num_stats", cat(s.num_stats)},
-                                         {"first_sequence", cat(options.first_sequence)}}};
+                                         {"first_sequence", cat(options.first_sequence)},
+                                         {"live", text_of(options.live)}}};
   agree(group, asked, kPhase);
   guarded(group, kPhase, [&] {
     s.check();
-    require(s.ranks() == group.size(), "ep = ", s.ep, " and tp = ", s.tp, " make ", s.ranks(),
-            " ranks, the group has ", group.size());
+    if (!options.live.empty()) check_live(strategy, group, s, options.live);
+    require(!options.live.empty() || s.ranks() == group.size(), "ep = ", s.ep, " and tp = ", s.tp,
+            " make ", s.ranks(), " ranks, the group has ", group.size());
     require(strategy.make != nullptr, "strategy ", strategy.name, " is not built in this version");
     require(s.tp == 1 || &strategy == &all_gather(), "strategy ", strategy.name,
             " serves no cut experts (tp = ", s.tp, "); use all_gather");

@@ -9,37 +9,17 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
+#include "switchyard/comm/control_block.h"
 
 namespace switchyard::comm {
 
 namespace {
-
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kMailBytes = 1024, kAbortText = 512;
-constexpr std::uint32_t kMagic = 0x53594752, kVersion = 1;
-// The abort cell: free, or being filled, or 2 + the rank that gave up.
-constexpr std::uint32_t kFree = 0, kClaimed = 1, kByRank = 2;
 
 constexpr std::chrono::microseconds kPollTime{20};
 // A sleeper looks at the abort cell this often; setting it wakes nobody.
 constexpr std::chrono::microseconds kSlice{2000};
 
 }  // namespace
-
-/// What one rank tells the others between two barriers.
-struct alignas(kLine) Seat {
-  Word arrived;          // sequence number of the barrier that it has come to
-  std::uint64_t length;  // of its whole all_gather text
-  char mail[kMailBytes];
-};
-
-/// The head of a group's shared memory; the seats follow it.
-struct alignas(kLine) Control {
-  std::uint32_t magic, version, size;
-  Word abort;  // any rank may claim it, once
-  char abort_text[kAbortText];
-  Seat* seats() { return reinterpret_cast<Seat*>(this + 1); }
-};
 
 namespace {
 
@@ -79,9 +59,31 @@ class ThreadTransport : public Transport {
     return {mine, mine->bytes()};
   }
 
+  std::string make_control(std::size_t bytes) override {
+    std::lock_guard lock(mutex_);
+    next_control_ = std::make_shared<HostBuffer>(bytes);
+    next_transport_ = std::make_shared<ThreadTransport>();
+    return "threads";
+  }
+  SharedBytes open_control(const std::string&, std::size_t) override {
+    std::lock_guard lock(mutex_);
+    return {next_control_, next_control_->bytes()};
+  }
+  std::shared_ptr<Transport> next() override {
+    std::lock_guard lock(mutex_);
+    return next_transport_;
+  }
+  void control_opened() override {
+    std::lock_guard lock(mutex_);
+    next_control_.reset();
+  }
+
  private:
   std::mutex mutex_;
   std::weak_ptr<HostBuffer> current_;
+  // Of the group of survivors that follows this one.
+  std::shared_ptr<HostBuffer> next_control_;
+  std::shared_ptr<Transport> next_transport_;
 };
 
 std::chrono::milliseconds seconds_of(const Environment& env, std::string_view name) {
@@ -111,9 +113,9 @@ Group::Group(int rank, int size, const Deadlines& deadlines, SharedBytes control
           kMaxGroupRanks);
   ensure(rank >= 0 && rank < size, "rank ", rank, " is outside a group of ", size);
   const Control& c = this->control();
-  ensure(c.magic == kMagic && c.version == kVersion && c.size == std::uint32_t(size),
-         "the control block is of version ", c.version, " for ", c.size, " ranks, not ", kVersion,
-         " for ", size);
+  ensure(c.magic == kControlMagic && c.version == kControlVersion && c.size == std::uint32_t(size),
+         "the control block is of version ", c.version, " for ", c.size, " ranks, not ",
+         kControlVersion, " for ", size);
 }
 
 Control& Group::control() const { return *reinterpret_cast<Control*>(control_.bytes.data()); }
@@ -127,8 +129,8 @@ void Group::init_control(std::span<std::byte> bytes, int size) {
   auto* c = new (bytes.data()) Control{};
   for (int r = 0; r < size; ++r) new (c->seats() + r) Seat{};
   c->size = std::uint32_t(size);
-  c->version = kVersion;
-  c->magic = kMagic;
+  c->version = kControlVersion;
+  c->magic = kControlMagic;
 }
 
 void Group::barrier(std::string_view phase) {
@@ -183,21 +185,23 @@ SharedBytes Group::share(std::size_t bytes, std::string_view phase) {
 
 void Group::abort(std::string_view why) noexcept {
   Control& c = control();
-  std::uint32_t expected = kFree;
-  if (!c.abort.compare_exchange_strong(expected, kClaimed, std::memory_order_acq_rel)) return;
+  std::uint32_t expected = kAbortFree;
+  if (!c.abort.compare_exchange_strong(expected, kAbortClaimed, std::memory_order_acq_rel)) return;
   std::size_t length = std::min(why.size(), kAbortText - 1);
   std::memcpy(c.abort_text, why.data(), length);
   c.abort_text[length] = 0;
-  c.abort.store(kByRank + std::uint32_t(rank_), std::memory_order_release);
+  c.abort.store(kAbortedBy + std::uint32_t(rank_), std::memory_order_release);
 }
 
-bool Group::aborted() const { return control().abort.load(std::memory_order_acquire) != kFree; }
+bool Group::aborted() const {
+  return control().abort.load(std::memory_order_acquire) != kAbortFree;
+}
 
 void Patience::check_abort(double elapsed_s) const {
   Control& c = group_->control();
   std::uint32_t cell = c.abort.load(std::memory_order_acquire);
-  if (cell < kByRank) return;
-  int peer = int(cell - kByRank);
+  if (cell < kAbortedBy) return;
+  int peer = int(cell - kAbortedBy);
   throw PeerError(cat("rank ", group_->rank(), " stops in ", phase_, " after ",
                       in_seconds(elapsed_s), ": rank ", peer, " gave up (", c.abort_text, ")"),
                   {group_->rank(), peer, std::string(phase_), elapsed_s});

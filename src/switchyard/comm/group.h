@@ -69,6 +69,15 @@ class Group {
   /// Whether some rank has given up. Not collective.
   bool aborted() const;
 
+  /// Forms a new group of the ranks `live` of this one, whose other ranks are gone: rank live[i]
+  /// becomes rank i. Collective among them, once per group; ends what still waits in this one.
+  ///
+  /// Shapes:  live ascending, this rank among them.
+  /// Errors:  UsageError when the list is no such list, the ranks pass different ones (both sides
+  ///          are printed) or the memory is refused; PeerError that names a rank of the list which
+  ///          does not come.
+  Group survivors(std::span<const int> live);
+
   /// The `rank`th seat at `control`, which init_control() prepared; for the makers of groups.
   Group(int rank, int size, const Deadlines& deadlines, SharedBytes control,
         std::shared_ptr<Transport> transport);
@@ -93,6 +102,18 @@ class Transport {
   virtual ~Transport() = default;
   /// As Group::share(), sizes already compared.
   virtual SharedBytes share(Group& group, std::size_t bytes, std::string_view phase) = 0;
+
+  // For a group of survivors, without any wait:
+
+  /// Makes zeroed memory for its control block; a name by which the others open it.
+  /// Errors: UsageError when the system refuses.
+  virtual std::string make_control(std::size_t bytes) = 0;
+  /// Maps that memory, on the rank that made it too.
+  virtual SharedBytes open_control(const std::string& name, std::size_t bytes) = 0;
+  /// The transport of the new group; after make_control() on the first rank.
+  virtual std::shared_ptr<Transport> next() = 0;
+  /// Every rank has opened it.
+  virtual void control_opened() = 0;
 };
 
 /// One wait of one rank: knows its deadline, what it waits for and whom it would name.

@@ -63,6 +63,20 @@ class ProcessTransport : public Transport {
     memory.unlink();
     return memory.mapped();
   }
+
+  std::string make_control(std::size_t bytes) override {
+    next_control_ = PosixMemory::create(bytes);
+    return next_control_.name();
+  }
+  SharedBytes open_control(const std::string& name, std::size_t bytes) override {
+    if (next_control_.name() == name) return next_control_.mapped();
+    return PosixMemory::open(name, bytes).mapped();
+  }
+  std::shared_ptr<Transport> next() override { return std::make_shared<ProcessTransport>(); }
+  void control_opened() override { next_control_ = PosixMemory(); }
+
+ private:
+  PosixMemory next_control_;  // of the group of survivors that follows this one
 };
 
 }  // namespace

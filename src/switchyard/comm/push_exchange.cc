@@ -75,7 +75,7 @@ std::pair<std::size_t, std::size_t> PushExchange::memory_bytes() const {
 void PushExchange::find_slots(const std::int32_t* ids, Target* out) {
   for (std::int64_t j = 0; j < shape().top_k; ++j) {
     out[j] = {};
-    if (ids[j] < 0) continue;
+    if (ids[j] < 0 || owners()[std::size_t(ids[j])] < 0) continue;
     const std::uint32_t n = counts_[std::size_t(ids[j])]++;
     require(n < shape().capacity, "dispatch: slot ", ids[j], " is chosen ", n + 1,
             " times by at most ", shape().capacity, " tokens; the ids of a token must be distinct");

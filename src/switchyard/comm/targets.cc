@@ -14,6 +14,7 @@ void Targets::by_rank(std::int64_t tokens, const std::int32_t* ids, std::int64_t
     for (std::int64_t j = 0; j < k; ++j) {
       if (ids[j] < 0) continue;
       const std::int32_t rank = owners[std::size_t(ids[j])];
+      if (rank < 0) continue;  // nobody holds it any more
       std::int64_t at = 0;
       while (at < n && out[at].rank < rank) ++at;
       if (at < n && out[at].rank == rank) continue;

@@ -38,7 +38,7 @@ class Targets {
   /// its number among the rows for that rank, in token order.
   ///
   /// Shapes:  ids [tokens, k], -1 or below owners.size(); owners [slots]: the first of the `tp`
-  ///          ranks that hold the slot.
+  ///          ranks that hold the slot, or -1.
   void by_rank(std::int64_t tokens, const std::int32_t* ids, std::int64_t k,
                std::span<const std::int32_t> owners, std::int32_t tp);
 

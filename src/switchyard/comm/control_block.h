@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/comm/group.h"
+
+namespace switchyard::comm {
+
+/// Bytes that a seat keeps to itself, and of the texts in a control block.
+inline constexpr std::size_t kControlLine = 64, kMailBytes = 1024, kAbortText = 512,
+                             kNameBytes = 192;
+/// What a control block of this version begins with.
+inline constexpr std::uint32_t kControlMagic = 0x53594752, kControlVersion = 2;
+/// The abort cell: free, or being filled, or kAbortedBy + the rank that gave up.
+inline constexpr std::uint32_t kAbortFree = 0, kAbortClaimed = 1, kAbortedBy = 2;
+
+/// One bit per rank.
+using RankMask = std::array<std::uint64_t, kMaxGroupRanks / 64>;
+
+/// How far a rank has come in forming the group that follows an aborted one.
+enum Succession : std::uint32_t {
+  kNotYet = 0,
+  kListGiven = 1,
+  kControlMade = 2,
+  kMakingFailed = 3
+};
+
+/// What one rank tells the others between two barriers.
+struct alignas(kControlLine) Seat {
+  Word arrived;          // sequence number of the barrier that it has come to
+  std::uint64_t length;  // of its whole all_gather text
+  char mail[kMailBytes];
+  // For Group::survivors(), once:
+  Word succession;        // a Succession; its last two by the first survivor only
+  RankMask survivors;     // those that this rank counts on
+  char name[kNameBytes];  // of the new control block, or why there is none
+};
+
+/// The head of a group's shared memory; the seats follow it.
+struct alignas(kControlLine) Control {
+  std::uint32_t magic, version, size;
+  Word abort;  // any rank may claim it, once
+  char abort_text[kAbortText];
+  Seat* seats() { return reinterpret_cast<Seat*>(this + 1); }
+};
+
+}  // namespace switchyard::comm
