@@ -11,6 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 
 import render_benchmarks
 import tree
@@ -18,6 +19,19 @@ import tree
 RUNS = {"qwen3-30b-a3b": ("layer", "--preset", "qwen3-30b-a3b", "--formats", "all", "--bars"),
         "gpt-oss-20b": ("layer", "--preset", "gpt-oss-20b", "--formats", "w4a16_mxfp4", "--bars"),
         "routing": ("routing",)}
+START_MS = 20  # least time of `switchyard --help` over STARTS calls
+STARTS = 20
+
+
+def slow_start():
+    """Times the command's start; true when it takes longer than it may."""
+    times = []
+    for _ in range(STARTS):
+        begin = time.perf_counter()
+        subprocess.run([tree.COMMAND, "--help"], check=True, stdout=subprocess.DEVNULL)
+        times.append(1000 * (time.perf_counter() - begin))
+    print(f"start: {min(times):.1f} ms at best of {STARTS} calls of --help, limit {START_MS} ms", flush=True)
+    return min(times) > START_MS
 
 
 def measure(name, args, folder):
@@ -38,7 +52,7 @@ def main():
     tree.build_command()
     folder = tree.ROOT / "build/bench"
     folder.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed = ["start"] if slow_start() else []
     for name, words in RUNS.items():
         extra = ["--threads", args.threads] + (["--seconds", args.seconds] if words[0] == "layer" else [])
         if measure(name, [*words, *extra], folder):

@@ -2,10 +2,14 @@
 // What may happen to a layer between forwards: an expert's weights are replaced, its load is read.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "switchyard/api/layer_builder.h"
@@ -99,6 +103,45 @@ TEST_P(Update, ACopyHasTheBitsAndLivesByItself) {
   EXPECT_TRUE(test::judge(layer, 33).ok(test::budgets_of(layer)));
 }
 
+// Beside the plain layer: what else may hold routed experts.
+struct Kind {
+  std::string name;
+  std::function<void(Problem&)> change;
+  bool fused = false;
+};
+const Kind kKinds[] = {
+    {"latent", [](Problem& p) { p.latent = 70; }},
+    {"zero experts", [](Problem& p) { p.routing.zero_experts = 2; }},
+    {"a shared expert of its own", [](Problem& p) { p.num_shared = 1, p.shared_inter = 64; }},
+    {"a fused shared expert", [](Problem& p) { p.num_shared = 1, p.shared_inter = p.inter; }, true},
+};
+
+TEST_P(Update, EveryKindOfLayerTakesIt) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Problem p = test::small_problem(leaf());
+    kind.change(p);
+    BuildOptions o;
+    o.fuse_shared = kind.fused;
+    auto weights = [&](std::uint64_t seed) {
+      return declared(test::make_weights(p, leaf(), seed));
+    };
+    const MoeLayer layer = make_layer(weights(1), o);
+    const MoeLayer fresh = make_layer(with_replaced(weights(1), weights(7)), o);
+    const bool fuses = kind.fused && !formats::is_static(leaf().activation);
+    EXPECT_EQ(layer.impl().routed().shape.unscaled_choices, fuses ? 1 : 0);
+    const std::vector<std::byte> before = output(layer);
+    live(layer).update_expert(kReplaced, weights(7).expert(kReplaced));
+    EXPECT_NE(output(layer), before);
+    EXPECT_EQ(output(layer), output(fresh));
+    EXPECT_TRUE(test::judge(layer, 33).ok(test::budgets_of(layer))) << "the oracle reads them too";
+    EXPECT_THAT(usage_error_of([&] { live(layer).update_expert(6, weights(7).expert(0)); }),
+                HasSubstr("expert 6 is outside 0..5"))
+        << "a zero expert or a shared one has no weights to replace";
+    EXPECT_EQ(output(layer), output(fresh));
+  }
+}
+
 TEST_P(Update, OtherExpertsKeepTheirBits) {
   const MoeLayer layer = make_layer(base());
   Call call(layer.impl(), 12);
@@ -182,6 +225,40 @@ TEST_P(Update, AStaticScaleIsFiniteAndPositive) {
   EXPECT_NE(output(layer), good) << "a good update follows";
 }
 
+// An update waits for whoever reads, a forward for the update that waits: each is held back until
+// the reader goes, however long that takes.
+TEST(UpdateGate, HoldsBackTheUpdateAndTheForwardsBehindIt) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  const MoeLayer layer = make_layer(weights_of(leaf, 1));
+  const MoeLayer fresh = make_layer(with_replaced(weights_of(leaf, 1), weights_of(leaf, 7)));
+  const std::span<const std::byte> packed = layer.impl().routed().packed.bytes();
+  const std::vector<std::byte> old(packed.begin(), packed.end());
+  std::atomic<bool> updated{false}, forwarded{false};
+  std::vector<std::byte> got;
+  std::thread updater, caller;
+  constexpr std::chrono::milliseconds kLong{60};  // a tiny layer's update or forward takes one
+  {
+    const auto reading = layer.impl().reading();
+    updater = std::thread([&] {
+      live(layer).update_expert(kReplaced, weights_of(leaf, 7).expert(kReplaced));
+      updated = true;
+    });
+    std::this_thread::sleep_for(kLong);
+    EXPECT_TRUE(std::ranges::equal(packed, old)) << "weights changed under a reader";
+    caller = std::thread([&] {
+      got = output(layer);
+      forwarded = true;
+    });
+    std::this_thread::sleep_for(kLong);
+    EXPECT_FALSE(updated);
+    EXPECT_FALSE(forwarded) << "a stream of forwards would starve the update";
+  }
+  updater.join();
+  caller.join();
+  EXPECT_EQ(got, output(fresh)) << "the forward that came behind sees the new weights";
+  EXPECT_FALSE(std::ranges::equal(packed, old));
+}
+
 // Forwards beside updates give the old bits or the new ones, never a mixture.
 TEST_P(Update, AForwardNeverSeesHalfOfOne) {
   const MoeLayer layer = make_layer(base()), fresh = make_layer(with_replaced(base(), other()));
@@ -200,8 +277,12 @@ TEST_P(Update, AForwardNeverSeesHalfOfOne) {
       }
     });
   const ExpertWeights old = base().expert(kReplaced), next = other().expert(kReplaced);
-  for (int i = 0; i < 40; ++i) live(layer).update_expert(kReplaced, i % 2 == 0 ? next : old);
-  while (runs < 4) std::this_thread::yield();
+  // Every update has forwards in front of it and behind it, so that some meet.
+  for (int i = 0; i < 40; ++i) {
+    const int before = runs;
+    live(layer).update_expert(kReplaced, i % 2 == 0 ? next : old);
+    while (runs == before) std::this_thread::yield();
+  }
   stop = true;
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(wrong, 0);
