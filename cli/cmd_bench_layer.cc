@@ -7,12 +7,17 @@
 #include "cli/run_flags.h"
 #include "switchyard/api/bench.h"
 #include "switchyard/base/nearest.h"
+#include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
 
 namespace switchyard::cli {
 namespace {
 
 constexpr std::string_view kSchema = "switchyard.bench.layer.1";
+
+constexpr std::string_view kNoBar =
+    "--bars is given and no row has a bar to be held to; bars stand for qwen3-30b-a3b and "
+    "gpt-oss-20b as published, at 1, 8, 64 and 512 tokens with uniform routing";
 
 struct BenchLayerFlags {
   BenchLayerOptions options;
@@ -44,18 +49,33 @@ struct BenchLayerFlags {
   }
 
   void finish() {
-    require(search.empty(), "--search ", search, ": the search over leaves, strategies and graphs ",
-            "is not built, each leaf has one kernel per instruction tier; leave the flag out");
+    if (!search.empty())
+      throw CannotServe(
+          cat("path_not_enabled: --search ", search,
+              ": the search over leaves, strategies and graphs is not built, each leaf has one "
+              "kernel per instruction tier; leave the flag out"),
+          "{}");
     source.finish();
     require(options.formats.empty() || !source.build.build.format,
             "--format and --formats are both given; keep one");
     source.fill(options.source);
     require(!bars || options.fresh,
             "--bars holds fresh calls, and --state leaves them out; add fresh");
+    require(!bars || any_bar(), kNoBar);
     if (seconds) options.seconds = *seconds;
   }
 
  private:
+  bool any_bar() const {
+    if (!options.source.checkpoint.empty()) return false;
+    std::vector<std::string> formats = options.formats;
+    if (formats.empty())
+      formats.push_back(
+          options.source.build.format.value_or(make_preset(options.source.preset).format));
+    return std::any_of(formats.begin(), formats.end(),
+                       [this](const std::string& f) { return has_bar(options, f); });
+  }
+
   void take_format(const std::string& word) {
     std::vector<std::string>& to = options.formats;
     if (word == "all") {
@@ -86,6 +106,11 @@ struct BenchLayerFlags {
   bool routing_given_ = false, state_given_ = false;
 };
 
+bool holds_bar(const BenchLayerResult& r) {
+  return std::any_of(r.rows.begin(), r.rows.end(), [](const auto& row) { return bool(row.bar); }) ||
+         std::any_of(r.skipped.begin(), r.skipped.end(), [](const auto& s) { return s.barred; });
+}
+
 Answer run_command(Arguments& args) {
   BenchLayerFlags flags;
   flags.add(args);
@@ -95,6 +120,7 @@ Answer run_command(Arguments& args) {
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);
   status.wipe();
+  require(!flags.bars || holds_bar(result), kNoBar);
   const int exit = result.ok && !(flags.bars && result.misses_bar()) ? kOk : kFailed;
   if (!flags.json) return {exit, bench_layer_text(result, flags.bars)};
   Json body = record_json({std::string(kSchema), args.line()});

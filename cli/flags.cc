@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "cli/command.h"
+#include "switchyard/api/machine.h"
 #include "switchyard/base/nearest.h"
 
 namespace switchyard::cli {
@@ -55,6 +57,17 @@ std::string explain_error(const CLI::ParseError& error) {
   if (text.find("At Most") != std::string::npos)
     return flag + " is given more than once; keep one of them";
   return text;
+}
+
+/// CLI11 reads "--json=true" as a number of times and fails on other words.
+void refuse_values_of_toggles(const CLI::App& app, std::span<const char* const> words) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_expected_max() != 0) continue;
+    for (const std::string_view word : words)
+      require(!word.starts_with(option->get_name() + "="), option->get_name(),
+              " takes no value, and '", word, "' gives it one; write ", option->get_name(),
+              " or leave it out");
+  }
 }
 
 }  // namespace
@@ -192,6 +205,7 @@ void Arguments::positional(const std::string& name, std::string& out, const std:
 }
 
 bool Arguments::parse() {
+  refuse_values_of_toggles(*app_, {words_, std::size_t(count_)});
   try {
     app_->parse(count_, words_);
   } catch (const CLI::CallForHelp&) {
@@ -205,6 +219,7 @@ bool Arguments::parse() {
   for (const auto& [name, value] : positionals_)
     require(!value->empty(), name, " is missing; name it behind the command: switchyard ",
             command_.name, usage);
+  environment();  // a mistake in a switch is answered by every command, with --json or without
   return true;
 }
 

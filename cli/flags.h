@@ -65,7 +65,7 @@ class Arguments {
   void not_negative(const std::string& name, std::optional<float>& out, const std::string& help);
   /// A positional argument; it must be given. Several are filled in the order of declaration.
   void positional(const std::string& name, std::string& out, const std::string& help);
-  /// Parses the words. False when help was asked for and nothing is left to do.
+  /// Parses the words, then reads the switches. False, and no switch read, when help was asked for.
   bool parse();
   /// The command line as it was given, for a result's own record.
   std::string line() const;

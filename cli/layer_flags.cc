@@ -2,13 +2,15 @@
 #include "cli/layer_flags.h"
 
 #include "switchyard/base/check.h"
+#include "switchyard/leaves/registry.h"
 
 namespace switchyard::cli {
 namespace {
 
+/// Errors:  UsageError for a query that contradicts itself or names no segment.
 bool names_cuda(const std::string& leaf) {
-  return ("." + leaf + ".").find("." + std::string(to_string(Device::kCuda)) + ".") !=
-         std::string::npos;
+  return !leaf.empty() &&
+         leaves::vocabulary().parse_query(leaf).fields[1] == to_string(Device::kCuda);
 }
 
 }  // namespace

@@ -88,11 +88,13 @@ std::string help_of_kinds(std::string_view first) {
   return out + cat("\nEach kind takes --json and --help.\n");
 }
 
+/// What is not built cannot serve; the name itself is no mistake.
 void refuse_planned(std::string_view name) {
   for (const Planned& planned : kPlanned)
     if (planned.name == name)
-      throw UsageError(
-          cat("command '", name, "' is not built in version ", version(), "; ", planned.instead));
+      throw CannotServe(cat("path_not_enabled: command '", name, "' is not built in version ",
+                            version(), "; ", planned.instead),
+                        "{}");
 }
 
 [[noreturn]] void refuse_kind(std::string_view first, std::string_view second) {
@@ -160,14 +162,23 @@ int print(const Answer& answer) {
   return answer.status;
 }
 
-/// "verify: " when a command was recognised, so that the line says which call failed.
-std::string prefix(int argc, const char* const* argv) {
-  const Command* command = find_command(argc, argv);
-  return command != nullptr ? cat(command->name, ": ") : "";
-}
+/// "verify: " when a command was recognised, so that the line says which call failed; the library's
+/// own text may begin with the same name.
+class Prefix {
+ public:
+  Prefix(int argc, const char* const* argv) {
+    if (const Command* command = find_command(argc, argv)) name_ = cat(command->name, ": ");
+  }
+  std::string operator+(std::string_view text) const {
+    return text.starts_with(name_) ? std::string(text) : name_ + std::string(text);
+  }
+
+ private:
+  std::string name_;
+};
 
 int run_main(int argc, const char* const* argv) {
-  std::string where = prefix(argc, argv);
+  const Prefix where(argc, argv);
   set_warning_sink([](std::string_view text) { fail(0, cat("warning: ", text)); });
   try {
     return print(dispatch(argc, argv));
@@ -180,7 +191,7 @@ int run_main(int argc, const char* const* argv) {
   } catch (const std::bad_alloc&) {
     return fail(kFailed, where + "memory is exhausted; use a smaller layer or fewer tokens");
   } catch (const std::exception& e) {
-    return fail(kFailed, cat(where, "internal error, please report it: ", e.what()));
+    return fail(kFailed, where + cat("internal error, please report it: ", e.what()));
   }
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: the command, the static library, its public headers and a package for
-# find_package(switchyard). Public are base/, core/ and those of api/ that include nothing below them.
+# find_package(switchyard). Public are base/, core/, the values of eplb/ that `switchyard eplb` prints, and those of api/
+# that include nothing below them.
 if(SWITCHYARD_CUDA)
   install(CODE "message(FATAL_ERROR \"installing a build with the CUDA twins is not supported yet; install build/cpu\")")
   return()
@@ -10,9 +11,12 @@ include(CMakePackageConfigHelpers)
 
 file(GLOB headers RELATIVE ${SWITCHYARD_SRC} CONFIGURE_DEPENDS
   ${SWITCHYARD_SRC}/switchyard/api/*.h ${SWITCHYARD_SRC}/switchyard/core/*.h ${SWITCHYARD_SRC}/switchyard/base/*.h)
+foreach(value loads placement placement_file planner statistics)
+  list(APPEND headers switchyard/eplb/${value}.h)
+endforeach()
 foreach(header ${headers})
   file(STRINGS ${SWITCHYARD_SRC}/${header} inner REGEX "#include \"switchyard/" )
-  list(FILTER inner EXCLUDE REGEX "switchyard/(api|core|base)/")
+  list(FILTER inner EXCLUDE REGEX "switchyard/(api|core|base|eplb)/")
   get_filename_component(folder ${header} DIRECTORY)
   if(NOT inner)
     install(FILES ${SWITCHYARD_SRC}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})

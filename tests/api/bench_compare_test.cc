@@ -38,6 +38,7 @@ Json file(std::vector<Json> rows) {
             {"l3_bytes", 1},
             {"gpus", 0},
             {"sm", 0}}},
+          {"ok", true},
           {"roof", {{"start", rate}, {"end", rate}}},
           {"measurements", std::move(rows)}};
 }
@@ -135,12 +136,32 @@ TEST(Compare, ListsWhatOnlyOneFileHolds) {
               HasSubstr("no row in common"));
 }
 
+// A time of a wrong result is the time of something else.
+TEST(Compare, FailsOnRowsThatWereWrong) {
+  Json right = row("bf16", 1, state(100, 100)), wrong = right;
+  right["ok"] = true, wrong["ok"] = false;
+  EXPECT_TRUE(compare(file({right}), file({right})).ok);
+  for (bool before : {true, false}) {
+    const Comparison c = compare(file({before ? wrong : right}), file({before ? right : wrong}));
+    EXPECT_FALSE(c.ok);
+    EXPECT_EQ(c.rows[0].change, Change::kWithinNoise) << "and not for its time";
+    EXPECT_THAT(c.notices,
+                ElementsAre(testing::AllOf(HasSubstr(before ? "a.json" : "b.json"),
+                                           HasSubstr("format bf16"), HasSubstr("wrong results"))));
+  }
+  Json whole = file({row("bf16", 1, state(100, 100))}), good = whole;
+  whole["ok"] = false;
+  const Comparison c = compare(good, whole);
+  EXPECT_FALSE(c.ok);
+  EXPECT_THAT(c.notices, ElementsAre(HasSubstr("b.json: its results were wrong")));
+}
+
 TEST(Compare, RefusesOtherMachinesUnlessAsked) {
   const Json a = file({row("bf16", 1, state(1, 1))});
   for (const char* key : {"cpu_model", "cpus", "cpu_best_isa", "l3_bytes", "gpus", "sm"}) {
     Json b = a;
     b["machine"][key] = b["machine"][key].is_string() ? Json("other") : Json(77);
-    EXPECT_THAT(refusal(a, b), HasSubstr("--across-machines")) << key;
+    EXPECT_THAT(refusal(a, b), HasSubstr("ask across machines")) << key;
     EXPECT_THAT(compare(a, b, true).notices, ElementsAre(HasSubstr("machines differ")));
   }
   Json pinned = a;
@@ -164,7 +185,15 @@ TEST(Compare, RefusesWhatIsNoResultAndNamesTheFile) {
   EXPECT_THAT(spoilt([](Json& b) { b.erase("schema"); }), HasSubstr("b.json is no result"));
   EXPECT_THAT(spoilt([](Json& b) { b["schema"] = "switchyard.bench.layer.9"; }),
               HasSubstr("schema 'switchyard.bench.layer.9'"));
-  EXPECT_THAT(spoilt([](Json& b) { b["measurements"][0]["cold"] = 3; }), HasSubstr("b.json"));
+  EXPECT_THAT(spoilt([](Json& b) { b["measurements"][0]["cold"] = 3; }),
+              HasSubstr("b.json cannot be compared: what should hold 'time_us' is no object"));
+  EXPECT_THAT(spoilt([](Json& b) { b["machine"].erase("cpus"); }), HasSubstr("it has no 'cpus'"));
+  EXPECT_THAT(spoilt([](Json& b) { b["machine"]["cpu_isa"] = 7; }),
+              HasSubstr("'cpu_isa' is no text"));
+  EXPECT_THAT(spoilt([](Json& b) { b["measurements"] = 7; }), HasSubstr("is no list"));
+  EXPECT_THAT(spoilt([](Json& b) { b["measurements"][0]["cold"]["time_us"]["p50"] = "1"; }),
+              HasSubstr("'p50' is no number"));
+  EXPECT_THAT(spoilt([](Json& b) { b["ok"] = "yes"; }), HasSubstr("'ok' is neither"));
   EXPECT_THAT(spoilt([](Json& b) { b["measurements"][0]["cold"] = state(0, 0); }),
               HasSubstr("not those of any call"));
   EXPECT_THAT(spoilt([](Json& b) { b["measurements"].push_back(b["measurements"][0]); }),

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <limits>
+#include <map>
 
+#include "switchyard/base/stands_at.h"
 #include "switchyard/checkpoint/loader.h"
 #include "tests/support/safetensors_writer.h"
 
@@ -24,8 +28,11 @@ const CheckpointEditor& raw(const std::string& fixture) {
 
 void read_all(const std::string& path) {
   Checkpoint c = Checkpoint::open(path);
-  for (const LayerInfo& l : c.layers())
-    if (l.present || !l.is_mtp) c.layer(l.index);
+  for (const LayerInfo& l : c.layers()) {
+    if (!l.present && l.is_mtp) continue;
+    const LayerWeights w = c.layer(l.index);
+    for (std::int64_t e = 0; e < w.problem.num_experts(); ++e) w.expert(e);
+  }
 }
 
 /// The damaged copy fails with one line that names the culprit; the good one works right after.
@@ -280,6 +287,7 @@ std::function<void(CheckpointEditor&)> add(const std::string& name) {
 
 const std::string kMlp = "model.layers.0.mlp.";
 const std::string kSparse = "model.layers.0.block_sparse_moe.";
+constexpr std::int64_t kGptOssUp = 2 * 96;  // columns of gate_up_proj
 const float kNan = std::numeric_limits<float>::quiet_NaN(),
             kInf = std::numeric_limits<float>::infinity();
 
@@ -412,9 +420,40 @@ std::vector<BadTensors> unknown_and_bad_values() {
   };
 }
 
+/// Elements that no weight can be, in every type and order in which weights stand.
+std::vector<BadTensors> bad_weights() {
+  const std::string bf16_nan = "\xc0\x7f", bf16_inf("\x80\xff", 2), fp8_nan = "\xff";
+  auto at = [](std::int64_t row, std::int64_t col, std::int64_t cols) { return row * cols + col; };
+  return {
+      {"mixtral",
+       poke(kSparse + "experts.5.w3.weight", std::size_t(2 * at(7, 3, 128)), bf16_nan),
+       {"experts.5.w3.weight', expert 5: the weight at row 7, column 3 is nan"}},
+      {"mixtral",
+       poke(kSparse + "experts.0.w2.weight", 0, bf16_inf),
+       {"experts.0.w2.weight', expert 0: the weight at row 0, column 0 is -inf"}},
+      {"gpt_oss",
+       poke(kMlp + "experts.gate_up_proj",
+            std::size_t(2 * (1 * 128 * kGptOssUp + at(5, 2 * 9 + 1, kGptOssUp))), bf16_nan),
+       {"experts.gate_up_proj', expert 1: the weight at row 9, column 5 is nan"}},
+      {"gpt_oss",
+       poke(kMlp + "experts.gate_up_proj_bias", 6, bf16_nan),
+       {"experts.gate_up_proj_bias': element 3 is nan"}},
+      {"deepseek_v3_fp8_block",
+       poke(kMlp + "experts.3.up_proj.weight", 2, fp8_nan),
+       {"experts.3.up_proj.weight', expert 3: the weight at row 0, column 2 is"}},
+      {"deepseek_v3",
+       poke(kMlp + "shared_experts.up_proj.weight", 4, bf16_nan),
+       {"shared_experts.up_proj.weight': the weight at row 0, column 2 is nan"}},
+      {"qwen3_moe_nvfp4",
+       poke(kMlp + "experts.3.up_proj.input_scale", 0, test::f32_bytes({1e-39f})),
+       {"experts.3.up_proj.input_scale", "2^-126 to 2^126"}},
+  };
+}
+
 TEST(Faults, Tensors) {
-  std::vector<BadTensors> all = missing_and_misshaped(), more = unknown_and_bad_values();
-  all.insert(all.end(), more.begin(), more.end());
+  std::vector<BadTensors> all = missing_and_misshaped();
+  for (std::vector<BadTensors> more : {unknown_and_bad_values(), bad_weights()})
+    all.insert(all.end(), more.begin(), more.end());
   for (const BadTensors& c : all) {
     SCOPED_TRACE(std::string(c.fixture) + " " + c.says[0]);
     CheckpointEditor m = raw(c.fixture);
@@ -435,6 +474,31 @@ TEST(Faults, LayersThatDoNotExist) {
   EXPECT_THAT(test::usage_error_of([&] { c.layer(-1); }), HasSubstr("layer -1"));
   EXPECT_THAT(test::usage_error_of([&] { c.layer(1); }), HasSubstr("MTP"));
   EXPECT_NO_THROW(c.layer(0));
+}
+
+// A path that cannot be looked at is not an absent one; root may enter every folder.
+TEST(Faults, WhatCannotBeLookedAtIsNotAbsent) {
+  TempDir dir;
+  raw("mixtral").write(dir);
+  const std::string path = dir.path();
+  std::filesystem::create_symlink("loop", path + "/loop");
+  for (const auto& [name, why] :
+       std::map<std::string, std::string>{{path + "/config.json/deeper", "Not a directory"},
+                                          {path + "/loop", "Too many levels"},
+                                          {path + "/" + std::string(300, 'x'), "too long"}})
+    EXPECT_THAT(test::usage_error_of([&, at = name] { Checkpoint::open(at); }), HasSubstr(why));
+  EXPECT_THAT(test::usage_error_of([&] { Checkpoint::open(path + "/none"); }),
+              HasSubstr("does not exist"));
+  EXPECT_THAT(test::usage_error_of([&] { stands_despite(EACCES, path); }),
+              HasSubstr("Permission denied"));
+  EXPECT_FALSE(stands_despite(ENOENT, path));
+  // The same for the files of a checkpoint.
+  std::filesystem::rename(path + "/config.json", path + "/config");
+  std::filesystem::create_symlink("config.json", path + "/config.json");
+  EXPECT_THAT(test::usage_error_of([&] { Checkpoint::open(path); }), HasSubstr("Too many levels"));
+  std::filesystem::remove(path + "/config.json");
+  std::filesystem::rename(path + "/config", path + "/config.json");
+  EXPECT_NO_THROW(read_all(path));
 }
 
 TEST(Faults, FilesThatAreNoCheckpoint) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/command_runner.h"
+#include "tests/support/safetensors_writer.h"
 
 namespace switchyard {
 namespace {
@@ -65,10 +66,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"bench", "exchange", "--strategy", "nccl"},
                          {"no exchange strategy can serve: nccl"},
                          1},
-                    Case{{"bench", "allreduce"}, {"bench allreduce", "not built"}},
-                    Case{{"tune"}, {"tune", "not built"}},
+                    Case{{"bench", "allreduce"}, {"path_not_enabled", "bench allreduce"}, 1},
+                    Case{{"tune"}, {"path_not_enabled", "tune", "not built"}, 1},
                     Case{{"eplb"}, {"eplb", "plan, simulate"}},
-                    Case{{"quantize", "x"}, {"quantize", "not built", "--format"}}));
+                    Case{{"quantize", "x"}, {"quantize", "not built", "--format"}, 1}));
 
 INSTANTIATE_TEST_SUITE_P(
     Flags, Refused,
@@ -96,6 +97,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"explain", "--sm", "9"}, {"--sm = '9'"}},
                     Case{{"explain", "--experts", "4096"}, {"--experts = '4096'", "2048"}},
                     Case{{"explain", "--ranks", "3", "--ep", "2"}, {"--ranks = 3 contradicts"}},
+                    Case{{"doctor", "--json=true"}, {"--json takes no value", "write --json"}},
+                    Case{{"doctor", "--json=x"}, {"--json takes no value"}},
+                    Case{{"run", "--without-shared=1"}, {"--without-shared takes no value"}},
                     Case{{"verify"}, {"DIR is missing"}}, Case{{"inspect"}, {"PATH is missing"}}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -114,7 +118,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"bench", "layer", "--routing", "uniform,hot"}, {"routing 'hot'", "zipf"}},
         Case{{"bench", "layer", "--seconds", "0"}, {"--seconds = '0'"}},
         Case{{"bench", "layer", "--seconds", "4000"}, {"seconds = 4000"}},
-        Case{{"bench", "layer", "--search", "leaf"}, {"--search leaf", "not built"}},
+        Case{{"bench", "layer", "--search", "leaf"}, {"path_not_enabled", "--search leaf"}, 1},
+        Case{{"bench", "layer", "--bars"}, {"no row has a bar", "qwen3-30b-a3b"}},
+        Case{{"bench", "layer", "--preset", "qwen3-30b-a3b", "--tokens", "3", "--bars"},
+             {"no row has a bar"}},
+        Case{{"bench", "layer", "--checkpoint", data("mixtral"), "--bars"}, {"no row has a bar"}},
         Case{{"bench", "layer", "--layer", "2"}, {"--layer 2 needs --checkpoint"}},
         Case{{"bench", "layer", "--preset", "tiny", "--checkpoint", "x"}, {"both given"}},
         Case{{"bench", "layer", "--checkpoint", "/none"}, {"/none"}},
@@ -162,6 +170,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"run", "--routing", "random"}, {"routing 'random'", "zipf"}},
                     Case{{"run", "--parallel", "ddp"}, {"parallel mode 'ddp'", "dep"}},
                     Case{{"run", "--leaf", "nvfp5"}, {"'nvfp5'"}},
+                    Case{{"run", "--leaf", "cpu.cuda"}, {"sets the technique twice"}},
+                    Case{{"verify", data("mixtral"), "--leaf", "cuda.cpu"}, {"twice"}},
                     Case{{"run", "--prefer", "TRTLM"}, {"TRTLM"}},
                     Case{{"explain", "--activation", "swiglo"}, {"did you mean swiglu"}},
                     Case{{"explain", "--routing-method", "DeepSeek"}, {"'DeepSeek'", "DeepSeekV3"}},
@@ -217,6 +227,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"verify", data("mixtral"), "--dump-stages", "/tmp/never", "--row", "24"},
              {"row 24", "0..23"}}));
 
+// The library's line may begin with the call's name, and so does the command's.
+TEST(Lines, NameTheCallOnce) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"bench", "layer", "--seconds", "4000"},
+        {"bench", "routing", "--seconds", "4000"},
+        {"run", "--tokens", "-1"}}) {
+    const std::string name = args[0] == "bench" ? args[0] + " " + args[1] : args[0];
+    const std::string err = run_command(args).err;
+    EXPECT_TRUE(err.starts_with("switchyard: " + name + ": ")) << err;
+    EXPECT_EQ(err.find(name + ":"), err.rfind(name + ":")) << err;
+  }
+}
+
 bool has_gpu() { return fs::exists("/dev/nvidiactl"); }
 
 TEST(NoDevice, IsStatusThree) {
@@ -266,6 +289,21 @@ TEST_F(Broken, TruncatedWeights) {
 TEST_F(Broken, EmptyWeights) {
   fs::resize_file(path("model.safetensors"), 0);
   expect_all_refuse({"model.safetensors", "0 bytes"});
+}
+
+TEST_F(Broken, WeightsThatAreNoNumbers) {
+  test::CheckpointEditor m = test::CheckpointEditor::fixture("mixtral");
+  m.tensors.at("model.layers.0.block_sparse_moe.experts.5.w3.weight")
+      .bytes.replace(8, 2, "\xc0\x7f");
+  std::ofstream(path("model.safetensors"), std::ios::binary) << test::safetensors_bytes(m.tensors);
+  const std::vector<std::string> says = {"experts.5.w3.weight", "row 0, column 4 is nan"};
+  expect_refused({"verify", path()}, 2, says);
+  expect_refused({"run", "--checkpoint", path()}, 2, says);
+  const Finished done = run_command({"inspect", path()});
+  EXPECT_EQ(done.status, 1);
+  EXPECT_THAT(done.out,
+              HasSubstr("layer 0: odd: tensor 'model.layers.0.block_sparse_moe.experts.5"));
+  EXPECT_EQ(run_command({"inspect", data("mixtral")}).status, 0);
 }
 
 TEST_F(Broken, MissingWeights) {

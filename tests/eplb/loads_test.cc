@@ -43,6 +43,7 @@ TEST(Loads, ABadFileGivesOneLineWithItsPlace) {
       {"1,,2\n", {"line 1, column 3", "''"}},
       {"1,2,\n", {"line 1, column 5", "''"}},
       {"1 2\n", {"line 1, column 1", "'1 2'"}},
+      {"e0,e1\n1,2\n", {"line 1, column 1", "'e0'", "a line of headings starts with #"}},
       {"1;2\n", {"line 1, column 1"}},
       {"1,0x10\n", {"'0x10'"}},
       {"1,2,3\n1,2\n", {"line 2, column 4", "2 experts", "first one 3"}},
@@ -66,6 +67,27 @@ TEST(Loads, ABadFileGivesOneLineWithItsPlace) {
     for (const std::string& part : bad.says) EXPECT_THAT(text, HasSubstr(part)) << bad.text;
     EXPECT_EQ(parse_loads("1,2", "f").layers, (Rows{{1, 2}}));
   }
+}
+
+// Spreadsheets put a byte order mark in front.
+TEST(Loads, AByteOrderMarkIsNoCell) {
+  EXPECT_EQ(parse_loads("\xef\xbb\xbf"
+                        "1,2\n3,4\n",
+                        "f")
+                .layers,
+            (Rows{{1, 2}, {3, 4}}));
+  EXPECT_EQ(parse_loads("\xef\xbb\xbf"
+                        R"({"loads": [[1, 2]]})",
+                        "f")
+                .layers,
+            (Rows{{1, 2}}));
+  EXPECT_THAT(usage_error_of([] {
+                parse_loads(
+                    "1,\xef\xbb\xbf"
+                    "2\n",
+                    "f");
+              }),
+              HasSubstr("line 1, column 3"));
 }
 
 TEST(Loads, LimitsHold) {

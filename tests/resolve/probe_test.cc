@@ -344,8 +344,15 @@ TEST_F(Switches, WarmUpIsNeverShorterThanServing) {
       UsageError);
   Environment env = with({{"SWITCHYARD_SERVING_TIMEOUT_S", "5000"}});
   EXPECT_EQ(env.flag("SWITCHYARD_WARMUP_TIMEOUT_S"), "5000") << "a default follows";
+  EXPECT_THAT(
+      env.warnings,
+      testing::ElementsAre(HasSubstr("5000 is longer than the warm-up's 1800, which is raised")));
   env = with({{"SWITCHYARD_WARMUP_TIMEOUT_S", "20"}});
   EXPECT_EQ(env.flag("SWITCHYARD_SERVING_TIMEOUT_S"), "20");
+  EXPECT_THAT(
+      env.warnings,
+      testing::ElementsAre(HasSubstr("20 is shorter than the serving timeout's 300, which is")));
+  EXPECT_THAT(with({{"SWITCHYARD_SERVING_TIMEOUT_S", "1800"}}).warnings, testing::IsEmpty());
 }
 
 TEST_F(Switches, WarningsReachTheReport) {

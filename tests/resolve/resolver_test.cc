@@ -204,7 +204,7 @@ TEST_F(Resolver, OffTheMachineAPinFailsWithTheMissingPart) {
   Report r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu, bare), {.leaf = kCudaNvfp4});
   EXPECT_THAT(reasons(r), ElementsAre(Reject::kDepMissing));
   r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu), {.leaf = kCudaNvfp4});
-  EXPECT_THAT(reasons(r), ElementsAre(Reject::kSmUnsupported));
+  EXPECT_THAT(reasons(r), ElementsAre(Reject::kPathNotEnabled));
 }
 
 TEST_F(Resolver, RetiredWordsAreDeprecatedAndDegrade) {

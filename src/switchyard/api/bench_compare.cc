@@ -39,12 +39,47 @@ struct Timed {
   std::int64_t samples = 0;
 };
 
-/// One file: its machine, how much its session drifted, and its times by row and state.
+/// One file: its machine, how much its session drifted, its times by row and state, and what it
+/// says was wrong.
 struct Result {
   std::string name, schema, machine, tier;
   double drift = 0;
   std::map<std::pair<std::string, std::string>, Timed> times;
+  bool ok = true;
+  std::vector<std::string> wrong_rows;
 };
+
+/// The member of that name. Errors: UsageError when there is none, naming it.
+const Json& member(const Json& object, std::string_view key) {
+  require(object.is_object(), "what should hold '", key, "' is no object");
+  const auto found = object.find(std::string(key));
+  require(found != object.end(), "it has no '", key, "'");
+  return *found;
+}
+
+double number_of(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  require(value.is_number(), "its '", key, "' is no number");
+  return value.get<double>();
+}
+
+std::string text_of(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  require(value.is_string(), "its '", key, "' is no text");
+  return value.get<std::string>();
+}
+
+bool flag_of(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  require(value.is_boolean(), "its '", key, "' is neither true nor false");
+  return value.get<bool>();
+}
+
+const Json& list_of(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  require(value.is_array(), "its '", key, "' is no list");
+  return value;
+}
 
 std::string word_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -53,7 +88,7 @@ std::string word_of(const Json& value) {
 std::string machine_of(const Json& machine) {
   std::vector<std::string> words;
   for (const char* key : {"cpu_model", "cpus", "cpu_best_isa", "l3_bytes", "gpus", "sm"})
-    words.push_back(cat(key, " ", word_of(machine.at(key))));
+    words.push_back(cat(key, " ", word_of(member(machine, key))));
   return join(words);
 }
 
@@ -61,7 +96,8 @@ double drift_of(const Json& file) {
   if (!file.contains("roof")) return 0;
   double worst = 0;
   for (const char* rate : {"gbps", "gflops"}) {
-    const double start = file["roof"].at("start").at(rate), end = file["roof"].at("end").at(rate);
+    const double start = number_of(member(file["roof"], "start"), rate),
+                 end = number_of(member(file["roof"], "end"), rate);
     require(start > 0 && end > 0, "its roof is not above 0");
     worst = std::max(worst, std::fabs(end / start - 1));
   }
@@ -84,10 +120,12 @@ void add_row(const Kind& kind, const Json& row, Result& out) {
     if (row.contains(key) && !(row[key].is_array() && row[key].empty()))
       words.push_back(cat(key, " ", word_of(row[key])));
   require(!words.empty(), "it has a row that says of nothing what it is");
+  if (row.contains("ok") && !flag_of(row, "ok")) out.wrong_rows.push_back(join(words));
   for (const std::string& state : kind.states) {
     if (!row.contains(state)) continue;
-    const Json& time = row[state].at("time_us");
-    const Timed timed{time.at("p50"), time.at("p90"), time.at("samples")};
+    const Json& time = member(row[state], "time_us");
+    const Timed timed{number_of(time, "p50"), number_of(time, "p90"),
+                      std::int64_t(number_of(time, "samples"))};
     require(timed.p50 > 0 && timed.p90 >= timed.p50 && timed.samples > 0, "the times of ",
             join(words), " are not those of any call");
     const bool fresh = out.times.insert({{join(words), state}, timed}).second;
@@ -96,20 +134,23 @@ void add_row(const Kind& kind, const Json& row, Result& out) {
 }
 
 Result read_result(const std::string& name, const std::string& text) {
+  const Json file = Json::parse(text, nullptr, false);
+  require(!file.is_discarded() && file.is_object() && file.contains("schema"), name,
+          " is no result of a benchmark: it is ",
+          file.is_discarded() ? "not JSON" : "no JSON object with a 'schema'",
+          "; give a file that a benchmark printed as JSON");
   try {
-    const Json file = Json::parse(text);
     Result out;
     out.name = name;
-    out.schema = file.at("schema");
+    out.schema = text_of(file, "schema");
     const Kind& kind = kind_of(out.schema);
-    out.machine = machine_of(file.at("machine"));
-    out.tier = file.at("machine").at("cpu_isa");
+    out.machine = machine_of(member(file, "machine"));
+    out.tier = text_of(file["machine"], "cpu_isa");
     out.drift = drift_of(file);
+    out.ok = flag_of(file, "ok");
     for (const std::string& list : kind.lists)
-      for (const Json& row : file.at(list)) add_row(kind, row, out);
+      for (const Json& row : list_of(file, list)) add_row(kind, row, out);
     return out;
-  } catch (const Json::exception& e) {
-    throw UsageError(cat(name, " is no result of switchyard bench --json: ", e.what()));
   } catch (const UsageError& e) {
     throw UsageError(cat(name, " cannot be compared: ", e.what()));
   }
@@ -137,11 +178,22 @@ void check_machines(const Result& a, const Result& b, Comparison& out, bool acro
           b.schema, "; compare results of one kind");
   require(across || a.machine == b.machine, "the results are of different machines, ", a.name,
           " of (", a.machine, ") and ", b.name, " of (", b.machine,
-          "), so their times say nothing of a change; pass --across-machines to see them anyway");
+          "), so their times say nothing of a change; ask across machines to see them anyway");
   if (a.machine != b.machine) out.notices.push_back("the machines differ: " + b.machine);
   if (a.tier != b.tier)
     out.notices.push_back(
         cat("the instruction tiers differ: ", a.tier, " before, ", b.tier, " after"));
+}
+
+/// Times of wrong results are times of something else. True when every result was right.
+bool note_wrong(const Result& r, Comparison& out) {
+  for (const std::string& row : r.wrong_rows)
+    out.notices.push_back(
+        cat(r.name, ": ", row, " gave wrong results (ok is false); its times mean nothing"));
+  if (!r.ok && r.wrong_rows.empty())
+    out.notices.push_back(
+        cat(r.name, ": its results were wrong (ok is false); no time of it counts"));
+  return r.ok && r.wrong_rows.empty();
 }
 
 std::string row_name(const std::pair<std::string, std::string>& key) {
@@ -156,7 +208,8 @@ std::string_view to_string(Change change) {
 }
 
 std::string_view compare_rule() {
-  return "a row's bound is the largest of --noise, three standard errors of both medians (from p90 "
+  return "a row's bound is the largest of the noise, three standard errors of both medians (from "
+         "p90 "
          "- p50), and the drift of either session's roof";
 }
 
@@ -187,8 +240,9 @@ Comparison compare_benches(const CompareOptions& o) {
     out.notices.push_back(cat("a session's roof drifted by ",
                               int(std::lround(100 * std::max(a.drift, b.drift))),
                               "%, which widens every bound; a quiet machine tells more"));
-  out.ok = std::none_of(out.rows.begin(), out.rows.end(),
-                        [](const ComparedRow& r) { return r.change == Change::kSlower; });
+  const bool right = note_wrong(a, out) & note_wrong(b, out);
+  out.ok = right && std::none_of(out.rows.begin(), out.rows.end(),
+                                 [](const ComparedRow& r) { return r.change == Change::kSlower; });
   return out;
 }
 

@@ -30,7 +30,7 @@ struct ComparedRow {
 
 /// The rows of two files side by side.
 struct Comparison {
-  bool ok = false;  // nothing is slower
+  bool ok = false;  // nothing is slower, and no row of either file gave wrong results
   std::string schema;
   std::vector<ComparedRow> rows;
   std::vector<std::string> only_before, only_after;

@@ -135,8 +135,8 @@ layer::Judgement LayerCall::check(std::int64_t& checked, bool& same_bits) const 
   same_bits = true;
   for (std::int64_t i = 0; i < checked * h; ++i) {
     const std::int64_t at = picked[std::size_t(i / h)] * h + i % h;
-    same_bits =
-        same_bits && double(load_element(p_.dtype, out_.data(), at)) == j.out[std::size_t(i)];
+    const double together = load_element(p_.dtype, out_.data(), at), alone = j.out[std::size_t(i)];
+    same_bits = same_bits && (together == alone || (std::isnan(together) && std::isnan(alone)));
   }
   return j;
 }

@@ -228,6 +228,10 @@ void MoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, std::
           ", or both the same with other constants; give weights of the same activation");
   weights = layer::convert_format(std::move(weights), *layer.options().leaf);
   layer.update_expert(e, weights.expert(e));
+  std::vector<std::string>& notices = state_->notices;
+  for (std::string& notice : weights.notices)
+    if (std::find(notices.begin(), notices.end(), notice) == notices.end())
+      notices.push_back(std::move(notice));
 }
 
 ExpertLoad MoeLayer::expert_load() const {

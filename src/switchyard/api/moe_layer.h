@@ -147,7 +147,7 @@ class MoeLayer {
   /// packed_bytes() nor the memory limit counts them.
   /// Errors:  UsageError that names what differs from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, const ExpertArrays& arrays);
-  /// The same with expert `e` of layer `index` of a checkpoint, which is checked as a whole first.
+  /// The same with expert `e` of layer `index` of a checkpoint, checked as a whole; adds notices().
   void update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index);
 
   /// What the forwards asked of each expert since construction, judges and checks included.

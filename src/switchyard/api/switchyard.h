@@ -12,3 +12,6 @@
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/version.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/eplb/placement_file.h"
+#include "switchyard/eplb/planner.h"
+#include "switchyard/eplb/statistics.h"

@@ -7,6 +7,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/config.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/checkpoint/linear.h"
 #include "switchyard/checkpoint/stacked.h"
 
@@ -26,7 +27,9 @@ Projections projections(const Family& family, std::string_view folder, std::size
 }
 
 BiasSource find_bias(BlockReader& reader, const std::string& base, std::int64_t count) {
-  const Tensor* t = reader.want(base + ".bias", {float_types(), {count}});
+  std::string name;
+  const Tensor* t = reader.want(base + ".bias", {float_types(), {count}}, &name);
+  if (t) check_floats(reader, *t, name);
   return t ? BiasSource{t->bytes.data(), t->type, count, 1} : BiasSource{};
 }
 
@@ -63,8 +66,9 @@ std::optional<ExpertSources> find_expert(BlockReader& reader, const ExpertArgs& 
 /// A bias behind the weighted sum, as a bias of every expert's output: the weights sum to 1.
 void add_output_bias(const BlockContext& c, std::vector<ExpertSources>& experts) {
   const Problem& p = c.problem;
-  const Tensor* t = c.reader.want(c.family.output_bias, {float_types(), {p.hidden}});
-  if (!t) return;
+  std::string name;
+  const Tensor* t = c.reader.want(c.family.output_bias, {float_types(), {p.hidden}}, &name);
+  if (!t || !check_floats(c.reader, *t, name)) return;
   for (ExpertSources& e : experts) {
     if (e.gate) e.gate_bias.count = p.inter;
     e.up_bias.count = p.inter;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/stands_at.h"
 #include "switchyard/checkpoint/json_text.h"
 
 namespace switchyard::checkpoint {
@@ -18,10 +19,7 @@ using nlohmann::json;
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kSingle = "model.safetensors";
 
-bool is_there(const fs::path& p) {
-  std::error_code ignored;
-  return fs::exists(p, ignored);
-}
+bool is_there(const fs::path& p) { return stands_at(p.string()); }
 
 void check_shard_name(const std::string& shard, const std::string& index_path) {
   // A control character would reach every later error line about the shard's path.
@@ -49,13 +47,16 @@ void note_strays(const std::string& directory, const TensorTable& table,
   std::set<std::string> used;
   for (const std::string& p : table.paths()) used.insert(fs::path(p).filename().string());
   std::set<std::string> strays;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
     std::string name = entry.path().filename().string();
     if (entry.path().extension() == ".safetensors" && name != "moe_io.safetensors" &&
         !used.count(name))
       strays.insert(name);
   }
+  if (error)
+    notices.push_back(cat("the folder cannot be listed (", error.message(),
+                          "); files beside the index are not looked for"));
   if (!strays.empty())
     notices.push_back(cat(strays.size(),
                           " .safetensors file(s) beside the index are not listed in it "

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "switchyard/base/text.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/checkpoint/safetensors.h"
 
 namespace switchyard::checkpoint {
@@ -64,6 +65,16 @@ std::vector<std::string> find_anomalies(const std::vector<ExpertSources>& expert
   return out;
 }
 
+/// Reads every weight; a few findings tell what a thousand would.
+void add_bad_values(const std::vector<ExpertSources>& experts, std::vector<Finding>& findings) {
+  std::size_t count = 0;
+  for (std::size_t e = 0; e < experts.size(); ++e)
+    for (Finding& found : find_bad_values(experts[e], cat("expert ", e)))
+      if (++count <= kMaxAnomalies) findings.push_back(std::move(found));
+  if (count > kMaxAnomalies)
+    findings.back().text += cat(" (and ", count - kMaxAnomalies, " more matrices of experts)");
+}
+
 std::int64_t bytes_of(const formats::Matrix& m) { return m.layout.stored_bytes(m.rows, m.cols); }
 
 LayerReport report_layer(const Checkpoint& checkpoint, const LayerInfo& info) {
@@ -89,6 +100,7 @@ LayerReport report_layer(const Checkpoint& checkpoint, const LayerInfo& info) {
   out.projections.push_back(report_projection("down", reading.experts, pick_down));
   for (const ProjectionReport& p : out.projections) out.routed_bytes += p.bytes;
   out.anomalies = find_anomalies(reading.experts);
+  add_bad_values(reading.experts, out.findings);
   return out;
 }
 

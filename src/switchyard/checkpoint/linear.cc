@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/config.h"
+#include "switchyard/formats/static_scale.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -134,10 +135,10 @@ bool check_scales(BlockReader& reader, const WeightSource& w) {
                  cat("tensor '", w.global_name, "' makes the factor ", w.global_scale,
                      ", must be finite and >= 0 (a stored divisor finite and > 0); quantise the "
                      "model again"));
-  if (w.input_scale && !(std::isfinite(*w.input_scale) && *w.input_scale > 0))
+  if (w.input_scale && !formats::serves_as_static_scale(*w.input_scale))
     reader.fault(FindingKind::kBadScale, w.input_name,
                  cat("tensor '", w.input_name, "' makes the factor ", *w.input_scale,
-                     ", must be finite and > 0; calibrate the model again"));
+                     ", must be from 2^-126 to 2^126; calibrate the model again"));
   return reader.findings().size() == before;
 }
 

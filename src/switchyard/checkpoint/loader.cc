@@ -3,6 +3,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/experts.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/checkpoint/index.h"
 #include "switchyard/checkpoint/json_text.h"
 #include "switchyard/checkpoint/layer_list.h"
@@ -75,7 +76,7 @@ std::optional<SharedExpert> read_shared(const BlockContext& c, const Config& con
   SharedExpert out;
   if (c.problem.shared_gate)
     out.gate = read_float_tensor(c.reader, {c.family.shared_gate, {1, c.problem.hidden}}, notices);
-  if (!sources) return {};
+  if (!sources || !check_values(c.reader, sources->weights)) return {};
   out.weights = sources->weights.read(owner);
   out.format = std::string(sources->scheme.format);
   out.activation_quant = sources->scheme.activation;
@@ -102,7 +103,7 @@ std::optional<LatentProjection> read_latent(const BlockContext& c, const Config&
     require(eps >= 0, config.where(), ": 'rms_norm_eps' is ", eps, ", must be >= 0");
     out.norm_eps = float(eps);
   }
-  if (!down || !up) return {};
+  if (!down || !up || !check_values(c.reader, *down) || !check_values(c.reader, *up)) return {};
   out.down = down->read(owner);
   out.up = up->read(owner);
   return out;
@@ -130,7 +131,7 @@ std::optional<SharedExpert> read_parallel(const BlockContext& c, const Config& c
   if (inter == 0 || (!reader.any(cat(module, ".")) && !reader.any(cat(down, ".")))) return {};
   Scheme scheme = c.quantization.scheme_of(cat(reader.block(), ".", module));
   auto sources = find_parallel(c, reader, scheme, inter);
-  if (!sources) {
+  if (!sources || !check_values(reader, *sources)) {
     notices.push_back(cat(kUnreadMlp, reader.findings().front().text));
     return {};
   }
@@ -273,10 +274,12 @@ LayerWeights Checkpoint::layer(std::int64_t index) const {
   throw_first(reading.findings, state_->path);
   auto experts = std::make_shared<const std::vector<ExpertSources>>(std::move(reading.experts));
   std::shared_ptr<const void> owner = state_->tensors;
-  reading.weights.expert = [experts, owner](std::int64_t e) {
+  reading.weights.expert = [experts, owner, path = state_->path](std::int64_t e) {
     require(e >= 0 && e < std::int64_t(experts->size()), "expert ", e,
             " does not exist; the layer has experts 0 .. ", experts->size() - 1);
-    return (*experts)[std::size_t(e)].read(owner);
+    const ExpertSources& sources = (*experts)[std::size_t(e)];
+    throw_first(find_bad_values(sources, cat("expert ", e)), path);
+    return sources.read(owner);
   };
   return std::move(reading.weights);
 }

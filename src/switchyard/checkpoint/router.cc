@@ -5,6 +5,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/config.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/checkpoint/linear.h"
 
 namespace switchyard::checkpoint {
@@ -86,15 +87,8 @@ std::vector<float> read_float_tensor(BlockReader& reader, const FloatsArgs& args
   if (!args.what.empty() && t->type != TensorType::kF32)
     notices.push_back(
         cat(args.what, " '", name, "' is stored as ", to_string(t->type), "; read as fp32"));
-  std::vector<float> out = read_floats(*t, name);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (std::isfinite(out[i])) continue;
-    reader.fault(FindingKind::kBadScale, name,
-                 cat("tensor '", name, "': element ", i, " is ", out[i],
-                     ", must be finite; the checkpoint is damaged"));
-    break;
-  }
-  return out;
+  check_floats(reader, *t, name);
+  return read_floats(*t, name);
 }
 
 bool knows_input_norm(const Family& family, const BlockReader& reader) {

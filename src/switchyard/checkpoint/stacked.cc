@@ -2,6 +2,7 @@
 #include "switchyard/checkpoint/stacked.h"
 
 #include "switchyard/base/check.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/checkpoint/linear.h"
 #include "switchyard/checkpoint/stacked_tensor.h"
 
@@ -62,11 +63,13 @@ BiasSource bias_of(const Tensor& t, std::int64_t experts, std::int64_t expert, B
 void add_biases(const BlockContext& c, std::vector<ExpertSources>& experts) {
   const Problem& p = c.problem;
   const std::int64_t halves = p.gated() ? 2 : 1, e_count = p.num_experts();
+  std::string up_name, down_name;
   const Tensor* up = c.reader.want(with_suffix(c.family.stacked_up, "_bias"),
-                                   {float_types(), {e_count, halves * p.inter}});
+                                   {float_types(), {e_count, halves * p.inter}}, &up_name);
   const Tensor* down = c.reader.want(with_suffix(c.family.stacked_down, "_bias"),
-                                     {float_types(), {e_count, p.expert_hidden()}});
+                                     {float_types(), {e_count, p.expert_hidden()}}, &down_name);
   if (!up || !down) return;
+  if (!check_floats(c.reader, *up, up_name) || !check_floats(c.reader, *down, down_name)) return;
   // Biases follow the even/odd rule of the columns, in the mxfp4 spelling too.
   bool interleaved = c.family.stacked_order == StackedOrder::kInterleavedColumns;
   std::int64_t step = interleaved ? halves : 1, second = interleaved ? 1 : p.inter;

@@ -34,7 +34,7 @@ double parse_cell(std::string_view cell, std::string_view where, std::size_t lin
   bool whole = error == std::errc() && end == text.data() + text.size();
   require(whole && is_load(value), where, ": line ", line, ", column ", column, ": '",
           checkpoint::show_name(text), "' is not a load, a number from 0 to ", kMaxLoad,
-          "; write one for each expert, with commas between");
+          "; write one for each expert, with commas between; a line of headings starts with #");
   return value;
 }
 
@@ -116,6 +116,8 @@ void LoadTable::check(std::string_view where) const {
 }
 
 LoadTable parse_loads(std::string_view text, std::string_view where) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // spreadsheets write it
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::size_t first = text.find_first_not_of(" \t\r\n");
   bool is_json = first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
   LoadTable out = is_json ? parse_object(text, where) : parse_csv(text, where);

@@ -7,6 +7,7 @@
 #include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/e8m0.h"
 #include "switchyard/formats/matrix.h"
+#include "switchyard/formats/static_scale.h"
 
 namespace switchyard::formats {
 namespace {
@@ -85,8 +86,8 @@ void Matrix::check(std::string_view what) const {
          " in a layout that has none");
   if (!input_scale) return;
   check_scale(*input_scale, what, "the input scale");
-  require(*input_scale > 0, what,
-          ": the input scale is 0; activations are divided by it, so it must be positive");
+  require(serves_as_static_scale(*input_scale), what, ": the input scale is ", *input_scale,
+          "; activations are divided by it, so it must be from 2^-126 to 2^126");
 }
 
 }  // namespace switchyard::formats

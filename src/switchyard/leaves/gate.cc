@@ -32,6 +32,11 @@ Eligibility require_no_latent(const Problem& p) {
 /// runs on its own only.
 constexpr int kCudaArch = 90;
 
+/// A GPU for the kernels, where there are any: no other GPU helps a leaf without them.
+Eligibility require_arch(const FormatSpec& spec, const Deployment& d) {
+  return spec.cuda_ffn == nullptr ? Eligibility::yes() : require_sm(d, kCudaArch);
+}
+
 /// What the kernels are limited to, where there are any.
 Eligibility require_built_for(const Problem& p, const Deployment& d) {
   if (d.env.sm != kCudaArch)
@@ -44,10 +49,9 @@ Eligibility require_built_for(const Problem& p, const Deployment& d) {
 
 Eligibility require_kernels(const FormatSpec& spec, const Problem& p, const Deployment& d) {
   if (spec.cuda_ffn != nullptr) return require_built_for(p, d);
-  return Eligibility::no(
-      Reject::kPathNotEnabled,
-      cat("no CUDA kernels of ", show_format(spec.format),
-          " are built in this version (asked for sm ", d.env.sm, "); use the cpu leaf"));
+  return Eligibility::no(Reject::kPathNotEnabled,
+                         cat("no CUDA kernels of ", show_format(spec.format),
+                             " are built in this version, for any GPU; use the cpu leaf"));
 }
 
 }  // namespace
@@ -58,10 +62,11 @@ Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment&
 }
 
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d) {
-  return first_reject(
-      {require_quant(p, spec.format), require_device(d, Device::kCuda), require_dep(d, "cuda"),
-       require_sm(d, 90), require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
-       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, p, d)});
+  return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
+                       require_dep(d, "cuda"), require_arch(spec, d),
+                       require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
+                       require_shapes(spec, p, d), require_no_latent(p),
+                       require_kernels(spec, p, d)});
 }
 
 }  // namespace switchyard::leaves

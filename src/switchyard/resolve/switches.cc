@@ -208,6 +208,12 @@ class Reader {
     std::string_view follower = raise ? kWarmup : kServing;
     for (auto& [name, value] : out_.local_flags)
       if (name == follower) value = cat(raise ? serving : warmup);
+    out_.warnings.push_back(
+        {std::string(follower),
+         raise ? cat(kServing, " = ", serving, " is longer than the warm-up's ", warmup,
+                     ", which is raised to it; set ", kWarmup, " to choose another")
+               : cat(kWarmup, " = ", warmup, " is shorter than the serving timeout's ", serving,
+                     ", which is lowered to it; set ", kServing, " to choose another")});
   }
 
   std::map<std::string, Setting, std::less<>> settings_;

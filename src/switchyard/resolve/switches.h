@@ -43,7 +43,7 @@ struct SwitchWarning {
 struct SwitchReading {
   Variables flags;        // honoured, in the fingerprint, sorted, defaults filled in
   Variables local_flags;  // honoured, not in the fingerprint, sorted, defaults filled in
-  std::vector<SwitchWarning> warnings;  // one per alias used, retired or misspelt switch
+  std::vector<SwitchWarning> warnings;  // of aliases, retired, misspelt, a timeout that follows
 };
 
 /// Reads the switches; an empty value counts as unset. A retired or misspelt switch adds a warning

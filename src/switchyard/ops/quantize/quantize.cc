@@ -2,6 +2,7 @@
 #include "switchyard/ops/quantize/quantize.h"
 
 #include "switchyard/base/check.h"
+#include "switchyard/formats/static_scale.h"
 
 namespace switchyard::ops {
 namespace {
@@ -11,7 +12,7 @@ using formats::ActivationQuant;
 void check_kind(ActivationQuant kind, float static_scale) {
   ensure(kind != ActivationQuant::kF32, "f32 activations are not quantised: read them as they are");
   if (!formats::is_static(kind)) return;
-  require(static_scale >= 0x1p-126f && static_scale <= 0x1p126f, "static ", to_string(kind),
+  require(formats::serves_as_static_scale(static_scale), "static ", to_string(kind),
           " activation scale is ", static_scale,
           ": it and its reciprocal must be positive normal numbers; calibrate the layer");
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/base/stands_at.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "switchyard/base/check.h"
+
+namespace switchyard {
+
+bool stands_at(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 || stands_despite(errno, path);
+}
+
+bool stands_despite(int error, const std::string& path) {
+  require(error == ENOENT, path, ": cannot be looked at (", std::strerror(error),
+          "); check each folder of the path and its permissions");
+  return false;
+}
+
+}  // namespace switchyard
