@@ -88,6 +88,7 @@ Share share_of(const layer::Layer& part, Call& call) {
   layer::Routed routed{parts.ids, parts.weights, shape.top_k, 1};
   layer::choose_experts(part, args, parts, routed);
   layer::append_shared(part, args, routed);
+  share.weights.assign(parts.weights.begin(), parts.weights.begin() + call.tokens * shape.top_k);
   keep_held(part, parts.ids.first(tokens * std::size_t(shape.top_k)));
   if (part.shared() != nullptr) {
     layer::run_shared(part, args, parts);
@@ -109,12 +110,17 @@ Share share_of(const layer::Layer& part, Call& call) {
   return share;
 }
 
-layer::OracleResult oracle_share(const layer::Layer& part, const Call& call, const Share* codes) {
+layer::OracleResult oracle_of(const layer::Layer& part, const Call& call) {
+  return layer::run_oracle(part,
+                           {.tokens = call.tokens, .hidden = call.exact.data(), .logits = {}});
+}
+
+layer::OracleResult oracle_of(const layer::Layer& part, const Call& call, const Share& leaf,
+                              bool with_codes) {
   layer::OracleArgs ask{.tokens = call.tokens, .hidden = call.exact.data(), .logits = {}};
-  if (codes != nullptr) {
-    ask.leaf_inter = codes->inter.data();
-    if (!codes->shared_inter.empty()) ask.leaf_shared_inter = codes->shared_inter.data();
-  }
+  if (part.routed().shape.unscaled_choices == 0) ask.leaf_weights = leaf.weights.data();
+  if (with_codes) ask.leaf_inter = leaf.inter.data();
+  if (with_codes && !leaf.shared_inter.empty()) ask.leaf_shared_inter = leaf.shared_inter.data();
   return layer::run_oracle(part, ask);
 }
 

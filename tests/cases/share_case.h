@@ -31,6 +31,7 @@ std::unique_ptr<layer::Layer> make_part(const layer::Layer& whole, const PartOf&
 ///          as StageCapture says.
 struct Share {
   std::vector<float> out, shared;
+  std::vector<float> weights;  // [tokens, choices]
   std::vector<double> inter, shared_inter;
 };
 
@@ -38,8 +39,11 @@ struct Share {
 /// the factor, plus the shard of the shared expert (apart in a latent layer); poisoned before.
 Share share_of(const layer::Layer& part, Call& call);
 
-/// The oracle's share; fed the leaf's own codes where `codes` is given.
-layer::OracleResult oracle_share(const layer::Layer& part, const Call& call,
-                                 const Share* codes = nullptr);
+/// The oracle's answer of a layer, or share of a part.
+layer::OracleResult oracle_of(const layer::Layer& part, const Call& call);
+/// The same with the weights of `leaf`, whose last place a quantiser behind them could show, and
+/// with FC2's inputs as the leaf quantised them where `with_codes`.
+layer::OracleResult oracle_of(const layer::Layer& part, const Call& call, const Share& leaf,
+                              bool with_codes);
 
 }  // namespace switchyard::test

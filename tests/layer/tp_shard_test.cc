@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/formats/fp8_block.h"
+#include "switchyard/layer/calibrate.h"
 #include "switchyard/layer/expert_part.h"
 #include "switchyard/ops/projection/projection.h"
 #include "tests/cases/leaf_case.h"
@@ -22,7 +24,7 @@ using test::Call;
 using test::EveryLeaf;
 using test::LeafCase;
 using test::make_part;
-using test::oracle_share;
+using test::oracle_of;
 using test::PartOf;
 using test::rel;
 using test::Share;
@@ -75,57 +77,56 @@ LeafCase biased_case(const leaves::Leaf& leaf, std::int64_t inter) {
   return c;
 }
 
-class TpShards : public EveryLeaf {
- protected:
-  static std::vector<PartOf> tp_parts(std::int64_t tp) {
-    std::vector<PartOf> parts;
-    for (std::int64_t r = 0; r < tp; ++r) parts.push_back({{}, {r, tp}, {r, tp}});
-    return parts;
-  }
+bool holds_nothing(const Layer& part) {
+  return part.routed().shape.inter == 0 &&
+         (part.shared() == nullptr || part.shared()->shape.inter == 0);
+}
 
-  /// Every rank's share near its oracle, and their sum near one rank's. Controls: a share twice or
-  /// left out is far from the sum of the oracle's shares, the largest one from one rank's too.
-  void expect_shares_add_up(const Layer& whole, const std::vector<PartOf>& parts,
-                            const std::string& what) {
-    SCOPED_TRACE(what);
-    Call call(whole, kTokens);
-    const double oracle_budget = layer::budgets_of(whole.routed().shape.quant).oracle;
-    std::vector<std::vector<double>> shares;
-    std::vector<double> sum, fed_sum;
-    for (const PartOf& p : parts) {
-      const std::unique_ptr<Layer> part = make_part(whole, p);
-      const Share share = share_of(*part, call);
-      const layer::OracleResult fed = oracle_share(*part, call, &share);
-      add(sum, doubles(share.out));
-      add(fed_sum, fed.out);
-      if (holds_nothing(*part)) {
-        EXPECT_TRUE(all_zero(share.out)) << "rank " << p.tp.rank << " holds nothing";
-        continue;
-      }
-      shares.push_back(doubles(share.out));
-      EXPECT_LE(rel(shares.back(), fed.out), kGemm) << "rank " << p.tp.rank;
-      EXPECT_LE(rel(shares.back(), oracle_share(*part, call).out), oracle_budget)
-          << "rank " << p.tp.rank;
-    }
-    const std::vector<double> want = oracle_share(whole, call).out;
-    EXPECT_LE(rel(sum, fed_sum), kGemm);
-    EXPECT_LE(rel(sum, want), sum_budget(whole));
-    double largest = 0;
-    for (const std::vector<double>& share : shares) {
-      std::vector<double> twice = sum, without = sum;
-      for (std::size_t i = 0; i < sum.size(); ++i) twice[i] += share[i], without[i] -= share[i];
-      EXPECT_GT(rel(twice, fed_sum), 1e3 * kGemm);
-      EXPECT_GT(rel(without, fed_sum), 1e3 * kGemm);
-      largest = std::max(largest, std::min(rel(twice, want), rel(without, want)));
-    }
-    EXPECT_GT(largest, 2 * sum_budget(whole));
-  }
+std::vector<PartOf> tp_parts(std::int64_t tp) {
+  std::vector<PartOf> parts;
+  for (std::int64_t r = 0; r < tp; ++r) parts.push_back({{}, {r, tp}, {r, tp}});
+  return parts;
+}
 
-  static bool holds_nothing(const Layer& part) {
-    return part.routed().shape.inter == 0 &&
-           (part.shared() == nullptr || part.shared()->shape.inter == 0);
+/// Every rank's share near its oracle, and their sum near one rank's. Controls: a share twice or
+/// left out is far from the sum of the oracle's shares, the largest one from one rank's too.
+void expect_shares_add_up(const Layer& whole, const std::vector<PartOf>& parts,
+                          const std::string& what) {
+  SCOPED_TRACE(what);
+  Call call(whole, kTokens);
+  const double oracle_budget = layer::budgets_of(whole.routed().shape.quant).oracle;
+  std::vector<std::vector<double>> shares;
+  std::vector<double> sum, fed_sum;
+  for (const PartOf& p : parts) {
+    const std::unique_ptr<Layer> part = make_part(whole, p);
+    const Share share = share_of(*part, call);
+    const layer::OracleResult fed = oracle_of(*part, call, share, /*with_codes=*/true);
+    add(sum, doubles(share.out));
+    add(fed_sum, fed.out);
+    if (holds_nothing(*part)) {
+      EXPECT_TRUE(all_zero(share.out)) << "rank " << p.tp.rank << " holds nothing";
+      continue;
+    }
+    shares.push_back(doubles(share.out));
+    EXPECT_LE(rel(shares.back(), fed.out), kGemm) << "rank " << p.tp.rank;
+    EXPECT_LE(rel(shares.back(), oracle_of(*part, call, share, false).out), oracle_budget)
+        << "rank " << p.tp.rank;
   }
-};
+  const std::vector<double> want = oracle_of(whole, call).out;
+  EXPECT_LE(rel(sum, fed_sum), kGemm);
+  EXPECT_LE(rel(sum, want), sum_budget(whole));
+  double largest = 0;
+  for (const std::vector<double>& share : shares) {
+    std::vector<double> twice = sum, without = sum;
+    for (std::size_t i = 0; i < sum.size(); ++i) twice[i] += share[i], without[i] -= share[i];
+    EXPECT_GT(rel(twice, fed_sum), 1e3 * kGemm);
+    EXPECT_GT(rel(without, fed_sum), 1e3 * kGemm);
+    largest = std::max(largest, std::min(rel(twice, want), rel(without, want)));
+  }
+  EXPECT_GT(largest, 2 * sum_budget(whole));
+}
+
+class TpShards : public EveryLeaf {};
 
 TEST_P(TpShards, EveryWidthAndGroup) {
   for (std::int64_t inter : {96, 160, 360})
@@ -157,7 +158,7 @@ TEST_P(TpShards, InF32ModeTheSumIsOneRanks) {
       if (p.tp.rank == 1) shifted.tp.rank = 0;
       add(wrong, doubles(share_of(*make_part(whole.impl(), shifted), call).out));
     }
-    const std::vector<double> want = oracle_share(whole.impl(), call).out;
+    const std::vector<double> want = oracle_of(whole.impl(), call).out;
     EXPECT_LE(rel(sum, want), 1e-5);
     EXPECT_GT(rel(wrong, want), 1e-2);
   }
@@ -171,6 +172,12 @@ TEST_P(TpShards, BiasesAndConstantsPerExpert) {
   const std::unique_ptr<Layer> second = make_part(whole.impl(), {{}, {1, 3}, {1, 3}});
   EXPECT_FALSE(layer::packed_experts(*first)(2).down_bias.empty());
   EXPECT_TRUE(layer::packed_experts(*second)(2).down_bias.empty());
+}
+
+TEST_P(TpShards, WeightsOnTheInput) {
+  LeafCase c = case_of(leaf(), 160);
+  c.problem.routing.placement = WeightPlacement::kInput;
+  expect_shares_add_up(build(c).impl(), tp_parts(2), "weight on input");
 }
 
 TEST_P(TpShards, ExpertsAndColumnsDividedAtOnce) {
@@ -214,7 +221,7 @@ TEST_P(TpShards, LatentSharesEndInFrontOfTheNorm) {
   for (const PartOf& p : tp_parts(3)) {
     const std::unique_ptr<Layer> part = make_part(whole.impl(), p);
     const Share share = share_of(*part, call);
-    const layer::OracleResult oracle = oracle_share(*part, call);
+    const layer::OracleResult oracle = oracle_of(*part, call);
     ASSERT_EQ(oracle.latent_share.size(), std::size_t(kTokens * 64));
     EXPECT_TRUE(oracle.out.empty());
     EXPECT_LE(rel(doubles(share.out), oracle.latent_share), test::budgets_of(whole).oracle)
@@ -235,7 +242,7 @@ TEST_P(TpShards, LatentSharesEndInFrontOfTheNorm) {
                        .norm = latent.norm.empty() ? nullptr : latent.norm.data(),
                        .norm_eps = latent.norm_eps,
                        .out = out.data()});
-  EXPECT_LE(rel(out, oracle_share(whole.impl(), call).out), sum_budget(whole.impl()));
+  EXPECT_LE(rel(out, oracle_of(whole.impl(), call).out), sum_budget(whole.impl()));
 }
 
 TEST_P(TpShards, ScalesAreTheWholeExperts) {
@@ -247,7 +254,55 @@ TEST_P(TpShards, ScalesAreTheWholeExperts) {
     EXPECT_EQ(part->routed().scales.fc2, whole.impl().routed().scales.fc2);
   }
   EXPECT_EQ(make_part(whole.impl(), {{}, {1, 3}, {}})->routed().shape.inter, 64);
+  EXPECT_LT(make_part(whole.impl(), {{}, {1, 3}, {}})->packed_bytes(),
+            whole.impl().packed_bytes() / 2);
   EXPECT_EQ(make_part(whole.impl(), {{}, {2, 3}, {}})->routed().shape.inter, 32);
+}
+
+// The ranks' amax together are one rank's, bit for bit: FC1 multiplies the same rows alike.
+TEST_P(TpShards, RanksCalibrateTogether) {
+  LeafCase c = biased_case(leaf(), 160);
+  c.options.activations = ActivationMode::kBf16;  // builds without scales
+  const MoeLayer plain = build(c);
+  layer::LayerOptions o = plain.impl().options();
+  o.activations = ActivationMode::kFormat;
+  Layer whole(plain.impl().weights(), o);
+  if (!formats::is_static(whole.routed().shape.quant)) {
+    EXPECT_FALSE(whole.needs_calibration());
+    return;
+  }
+  ASSERT_TRUE(whole.needs_calibration());
+  Call call(plain.impl(), 40);
+  whole.calibrate(40, call.exact.data(), nullptr);
+  layer::CalibrationAmax all{0, std::vector<float>(6, -1.0F)};
+  std::vector<std::unique_ptr<Layer>> parts;
+  std::vector<layer::CalibrationAmax> seen;
+  for (std::int64_t r = 0; r < 6; ++r) {  // ep 2 x tp 3
+    o.held = ep_shard(6, 2, r / 3);
+    o.tp = {r % 3, 3};
+    parts.push_back(std::make_unique<Layer>(plain.impl().weights(), o));
+    ASSERT_TRUE(parts.back()->needs_calibration());
+    layer::CalibrationAmax here =
+        layer::calibration_amax(*parts.back(), 40, call.exact.data(), nullptr);
+    ASSERT_EQ(here.fc2.size(), 3U);
+    layer::CalibrationAmax wide{here.fc1, std::vector<float>(6, -1.0F)};
+    std::ranges::copy(here.fc2, wide.fc2.begin() + o.held.begin);
+    all.merge(wide);
+    seen.push_back(std::move(here));
+  }
+  const layer::StaticScales want = whole.routed().scales;
+  const layer::StaticScales got =
+      layer::calibrated_scales(whole.routed().shape.quant, all, all.largest());
+  EXPECT_EQ(got.fc1, want.fc1);
+  EXPECT_EQ(got.fc2, want.fc2);
+  EXPECT_NE(layer::calibrated_scales(whole.routed().shape.quant, seen[1], seen[1].largest()).fc2,
+            std::vector<float>(want.fc2.begin(), want.fc2.begin() + 3))
+      << "control: one rank's columns alone";
+  parts[4]->set_scales({got.fc1, {got.fc2.begin() + 3, got.fc2.end()}, {}});
+  EXPECT_FALSE(parts[4]->needs_calibration());
+  const Share share = share_of(*parts[4], call);
+  const std::unique_ptr<Layer> like = make_part(whole, {{3, 3}, {1, 3}, {}});
+  EXPECT_EQ(share.out, share_of(*like, call).out);
 }
 
 TEST_P(TpShards, AnUpdateTakesTheShardOfTheWholeExpert) {
@@ -280,7 +335,7 @@ TEST_P(TpShards, AnUpdateTakesTheShardOfTheWholeExpert) {
   const Share after = share_of(*part, call);
   EXPECT_EQ(after.out, share_of(want, call).out);
   EXPECT_NE(after.out, before.out);
-  EXPECT_LE(rel(doubles(after.out), oracle_share(*part, call, &after).out), kGemm);
+  EXPECT_LE(rel(doubles(after.out), oracle_of(*part, call, after, true).out), kGemm);
 }
 
 TEST_P(TpShards, APartHasNoOutputOfItsOwn) {
@@ -301,6 +356,50 @@ TEST_P(TpShards, APartHasNoOutputOfItsOwn) {
   Call good(whole.impl(), 2);
   EXPECT_NO_THROW(good.run());
 }
+
+struct OtherLayout {
+  const char* name;
+  const char* format;
+  formats::WeightLayout weights;
+  ActivationQuant activation;
+};
+
+/// What checkpoints hold beside the layouts that the leaves convert to.
+std::vector<OtherLayout> other_layouts() {
+  formats::WeightLayout power_of_two = formats::kFp8BlockLayout, small = formats::kFp8BlockLayout;
+  power_of_two.power_of_two = true;
+  small.block_rows = small.block_cols = 64;
+  return {
+      {"fp16", "none", {.element = formats::Element::kFp16}, ActivationQuant::kNone},
+      {"per_tensor", "fp8", formats::kFp8TensorLayout, ActivationQuant::kFp8Tensor},
+      {"channel_by_tensor", "fp8", formats::kFp8ChannelLayout, ActivationQuant::kFp8Tensor},
+      {"ue8m0", "fp8_block_scales", power_of_two, ActivationQuant::kFp8Block128Ue8m0},
+      {"blocks_of_64", "fp8_block_scales", small, ActivationQuant::kFp8Block128},
+      {"unquantised_input", "fp8_block_scales", formats::kFp8BlockLayout, ActivationQuant::kNone},
+  };
+}
+
+class OtherLayouts : public testing::TestWithParam<OtherLayout> {};
+
+TEST_P(OtherLayouts, SharesAddUp) {
+  const OtherLayout& l = GetParam();
+  leaves::Leaf leaf = *leaves::find_leaf(l.format, Device::kCpu).leaf;
+  leaf.weights = l.weights;
+  leaf.activation = l.activation;
+  for (std::int64_t tp : {2, 4}) {
+    const MoeLayer whole =
+        test::build_layer(test::make_weights(biased_case(leaf, 360).problem, leaf), {},
+                          test::runnable_tiers().back());
+    ASSERT_EQ(whole.impl().routed().shape.weights, l.weights);
+    ASSERT_EQ(whole.impl().routed().shape.quant, l.activation);
+    expect_shares_add_up(whole.impl(), tp_parts(tp), cat(l.name, ", tp ", tp));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, OtherLayouts, testing::ValuesIn(other_layouts()),
+                         [](const testing::TestParamInfo<OtherLayout>& info) {
+                           return info.param.name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Leaves, TpShards, test::every_cpu_leaf(), test::leaf_name);
 

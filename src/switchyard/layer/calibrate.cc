@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/layer/latent.h"
+#include "switchyard/layer/packed_source.h"
 #include "switchyard/layer/token_routing.h"
 
 namespace switchyard::layer {
@@ -13,15 +14,8 @@ namespace {
 
 constexpr std::int64_t kBlockTokens = 32;  // bounds the memory beside the packed layer
 
-/// What the quantisers would see: the largest input of FC1, and of each expert's FC2 (negative
-/// where the expert saw no token).
-struct Amax {
-  float fc1 = 0;
-  std::vector<float> fc2;
-};
-
 void note_inter(const ops::FfnShape& s, const std::vector<std::int32_t>& ids,
-                const std::vector<double>& inter, Amax& amax) {
+                const std::vector<double>& inter, CalibrationAmax& amax) {
   for (std::size_t r = 0; r < ids.size(); ++r) {
     if (ids[r] < 0 || ids[r] >= s.experts) continue;
     float& m = amax.fc2[std::size_t(ids[r])];
@@ -33,7 +27,7 @@ void note_inter(const ops::FfnShape& s, const std::vector<std::int32_t>& ids,
 
 /// x [tokens, H'] is what the experts read.
 void note_input(const ops::FfnShape& s, std::int64_t tokens, const float* x,
-                const std::vector<float>& weights, Amax& amax) {
+                const std::vector<float>& weights, CalibrationAmax& amax) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     float row = 0;
     for (std::int64_t k = 0; k < s.hidden; ++k) row = std::max(row, std::abs(x[t * s.hidden + k]));
@@ -54,7 +48,7 @@ void deal_tokens(const Problem& p, std::int64_t first, std::int64_t tokens, Rout
 
 /// One block of tokens, from token `first` on, through routing and the experts in f32 mode.
 void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, HostBuffer& workspace,
-               Amax& amax) {
+               CalibrationAmax& amax) {
   const Problem& p = layer.problem();
   const ExpertBank& bank = layer.routed();
   ops::FfnShape shape = bank.shape;
@@ -71,6 +65,7 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
     route_tokens(layer, a, Dtype::kF32, logits, routed);
   }
   append_shared(layer, a, routed);
+  for (std::int32_t& id : ids) id = packed_id(layer, id);
   if (layer.latent() != nullptr)
     project_down(layer, {a, Dtype::kF32, /*rounds=*/false}, latent.data(), workspace.bytes());
   const float* x = layer.latent() != nullptr ? latent.data() : static_cast<const float*>(a.hidden);
@@ -116,14 +111,22 @@ float scale_for(formats::ActivationQuant q, float amax) {
 
 }  // namespace
 
-StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const float* hidden,
-                               const std::int64_t* token_ids) {
+void CalibrationAmax::merge(const CalibrationAmax& other) {
+  ensure(fc2.size() == other.fc2.size(), "amax of ", fc2.size(), " experts and of ",
+         other.fc2.size());
+  fc1 = std::max(fc1, other.fc1);
+  for (std::size_t e = 0; e < fc2.size(); ++e) fc2[e] = std::max(fc2[e], other.fc2[e]);
+}
+
+float CalibrationAmax::largest() const { return *std::max_element(fc2.begin(), fc2.end()); }
+
+CalibrationAmax calibration_amax(const Layer& layer, std::int64_t tokens, const float* hidden,
+                                 const std::int64_t* token_ids) {
   require(tokens > 0, "calibrate: no tokens are given");
-  const ExpertBank& bank = layer.routed();
-  ops::FfnShape shape = bank.shape;
+  ops::FfnShape shape = layer.routed().shape;
   shape.quant = formats::ActivationQuant::kF32;
   HostBuffer workspace(calibration_bytes(layer, shape, std::min(tokens, kBlockTokens)));
-  Amax amax{0, std::vector<float>(std::size_t(shape.experts), -1.0f)};
+  CalibrationAmax amax{0, std::vector<float>(std::size_t(shape.experts), -1.0f)};
   for (std::int64_t t = 0; t < tokens; t += kBlockTokens) {
     ForwardArgs a;
     a.tokens = std::min(kBlockTokens, tokens - t);
@@ -132,12 +135,16 @@ StaticScales calibrated_scales(const Layer& layer, std::int64_t tokens, const fl
     a.token_ids = token_ids != nullptr ? token_ids + t : nullptr;
     run_block(layer, t, a, workspace, amax);
   }
-  const float largest = *std::max_element(amax.fc2.begin(), amax.fc2.end());
+  return amax;
+}
+
+StaticScales calibrated_scales(formats::ActivationQuant quant, const CalibrationAmax& amax,
+                               float largest) {
   StaticScales scales;
-  scales.fc1 = scale_for(bank.shape.quant, amax.fc1);
+  scales.fc1 = scale_for(quant, amax.fc1);
   for (float m : amax.fc2) {
     if (m < 0) scales.unseen.push_back(std::int64_t(scales.fc2.size()));
-    scales.fc2.push_back(scale_for(bank.shape.quant, m < 0 ? largest : m));
+    scales.fc2.push_back(scale_for(quant, m < 0 ? largest : m));
   }
   return scales;
 }

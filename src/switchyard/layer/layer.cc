@@ -124,7 +124,16 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
   if (!formats::is_static(routed_.shape.quant)) return;
   check_whole("calibrate");
   const std::lock_guard<std::mutex> one_change(change_);
-  StaticScales scales = calibrated_scales(*this, tokens, hidden, token_ids);
+  const CalibrationAmax amax = calibration_amax(*this, tokens, hidden, token_ids);
+  StaticScales scales = calibrated_scales(routed_.shape.quant, amax, amax.largest());
+  const UpdateGate::Writing writing(gate_);
+  set_static_scales(routed_, std::move(scales));
+  needs_calibration_ = false;
+}
+
+void Layer::set_scales(StaticScales scales) {
+  if (!formats::is_static(routed_.shape.quant)) return;
+  const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
   set_static_scales(routed_, std::move(scales));
   needs_calibration_ = false;

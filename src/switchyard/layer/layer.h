@@ -122,6 +122,9 @@ class Layer {
   ///
   /// Shapes:  hidden [tokens, H] fp32 dense; token_ids [tokens] or null.
   void calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids);
+  /// Sets the static scales of one rank's part, which the ranks found together: those of
+  /// calibrate() on all ranks' tokens. Shapes: scales.fc2 [packed experts].
+  void set_scales(StaticScales scales);
   /// Replaces the weights of routed expert `e` in place; `expert` is the whole one, a part takes
   /// its columns. The next forward gives the bits of a layer built with them, where the static
   /// scales are the same; the oracle reads them too.

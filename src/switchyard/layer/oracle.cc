@@ -115,13 +115,6 @@ std::vector<double> shared_rows(const Layer& layer, const OracleArgs& a,
   return rows;
 }
 
-/// A choice by the bank's numbers; -1 for an expert, or a zero expert, of another rank.
-std::int32_t packed_id(const Layer& layer, std::int32_t id) {
-  if (!layer.options().is_part() || id < 0) return id;
-  const Shard held = held_experts(layer.weights(), layer.options());
-  return id >= held.begin && id < held.begin + held.size ? std::int32_t(id - held.begin) : -1;
-}
-
 /// Choices of the packed bank: routing's, then the fused shared experts with weight 1.
 Choice extend(const Layer& layer, const Choice& c, std::int64_t tokens) {
   const std::int64_t k = layer.problem().top_k(), width = layer.routed().shape.top_k;

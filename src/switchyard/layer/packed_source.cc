@@ -11,6 +11,13 @@ Shard held_experts(const checkpoint::LayerWeights& w, const LayerOptions& o) {
   return o.held.size > 0 ? o.held : Shard{0, w.problem.num_experts()};
 }
 
+std::int32_t packed_id(const Layer& layer, std::int32_t id) {
+  const LayerOptions& o = layer.options();
+  if (!o.is_part() || o.fuse_shared || id < 0) return id;
+  const Shard held = held_experts(layer.weights(), o);
+  return id >= held.begin && id < held.begin + held.size ? std::int32_t(id - held.begin) : -1;
+}
+
 checkpoint::ExpertSource packed_source(const checkpoint::LayerWeights& w, const LayerOptions& o) {
   ensure(o.held.size == 0 || !o.fuse_shared, "fused shared experts beside some of the experts");
   checkpoint::ExpertSource source = o.fuse_shared ? with_fused_shared(w) : w.expert;
