@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "switchyard/api/checkpoint.h"
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/layer/calibrate.h"
@@ -13,6 +14,7 @@
 #include "switchyard/ops/projection/projection.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/cases/share_case.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard {
@@ -395,6 +397,25 @@ TEST_P(OtherLayouts, SharesAddUp) {
     expect_shares_add_up(whole.impl(), tp_parts(tp), cat(l.name, ", tp ", tp));
   }
 }
+
+// What the loader borrows from a mapping, or materialises: 192 columns in two are cut at 96.
+class Checkpoints : public testing::TestWithParam<const char*> {};
+
+TEST_P(Checkpoints, SharesAddUp) {
+  const Checkpoint checkpoint = Checkpoint::open(test::data_dir(GetParam()));
+  BuildOptions o;
+  o.threads = 2;
+  const MoeLayer whole =
+      MoeLayer::from_checkpoint(checkpoint, checkpoint.layers().front().index, o);
+  for (std::int64_t tp : {2, 4}) expect_shares_add_up(whole.impl(), tp_parts(tp), cat("tp ", tp));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Checkpoints,
+                         testing::Values("deepseek_v3_fp8_block", "gpt_oss_mxfp4",
+                                         "qwen3_moe_nvfp4", "qwen2_moe", "llama4_text"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           return std::string(info.param);
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Layouts, OtherLayouts, testing::ValuesIn(other_layouts()),
                          [](const testing::TestParamInfo<OtherLayout>& info) {
