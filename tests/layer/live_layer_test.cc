@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/resolve/probe.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/usage_error.h"
 
@@ -319,6 +320,26 @@ TEST(UpdateScales, OfACalibratedLayerStay) {
   EXPECT_EQ(layer.impl().routed().scales.fc1, before.fc1);
   EXPECT_EQ(layer.impl().routed().scales.fc2, before.fc2);
   EXPECT_TRUE(test::judge(layer, 33).ok(test::budgets_of(layer)));
+}
+
+// The newest weights of replaced experts stay in memory: within the limit of the packed ones.
+TEST(UpdateMemory, CopiesBeyondTheLimitAreRefused) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  const MoeLayer probe = make_layer(weights_of(leaf, 1));
+  const std::int64_t one = probe.expert_stored_bytes();
+  Environment env = resolve::environment();
+  env.memory_bytes = (probe.packed_bytes() + one + one / 2) / 9 * 10;  // room for a copy and a half
+  const resolve::ScopedEnvironment small(env);
+  const MoeLayer layer = make_layer(weights_of(leaf, 1));
+  const LayerWeights other = weights_of(leaf, 7);
+  live(layer).update_expert(kReplaced, other.expert(kReplaced));
+  const std::vector<std::byte> good = output(layer);
+  EXPECT_EQ(good, output(make_layer(with_replaced(weights_of(leaf, 1), other))));
+  EXPECT_THAT(usage_error_of([&] { live(layer).update_expert(3, other.expert(3)); }),
+              HasSubstr("may be used; build the layer anew"));
+  EXPECT_EQ(output(layer), good);
+  live(layer).update_expert(kReplaced, weights_of(leaf, 1).expert(kReplaced));
+  EXPECT_EQ(output(layer), output(probe)) << "the newest takes the place of the one before";
 }
 
 // ---- the public way in ----

@@ -240,9 +240,10 @@ Comparison compare_benches(const CompareOptions& o) {
     out.notices.push_back(cat("a session's roof drifted by ",
                               int(std::lround(100 * std::max(a.drift, b.drift))),
                               "%, which widens every bound; a quiet machine tells more"));
-  const bool right = note_wrong(a, out) & note_wrong(b, out);
-  out.ok = right && std::none_of(out.rows.begin(), out.rows.end(),
-                                 [](const ComparedRow& r) { return r.change == Change::kSlower; });
+  const bool right_before = note_wrong(a, out), right_after = note_wrong(b, out);
+  out.ok = right_before && right_after &&
+           std::none_of(out.rows.begin(), out.rows.end(),
+                        [](const ComparedRow& r) { return r.change == Change::kSlower; });
   return out;
 }
 

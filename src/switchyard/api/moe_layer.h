@@ -143,8 +143,8 @@ class MoeLayer {
   /// the given one, else it stays; FC1's serves all experts and stays, a larger one is refused.
   /// Blocks until the forwards in flight have ended, and holds back new ones while it copies one
   /// expert. Memory: the layer keeps the newest weights of every replaced expert beside the packed
-  /// ones, as its format stores them (expert_stored_bytes()), for verification; neither
-  /// packed_bytes() nor the memory limit counts them.
+  /// ones, as its format stores them (expert_stored_bytes()), for verification; packed_bytes() does
+  /// not count them, and what exceeds the memory limit together with it is refused.
   /// Errors:  UsageError that names what differs from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, const ExpertArrays& arrays);
   /// The same with expert `e` of layer `index` of a checkpoint, checked as a whole; adds notices().
