@@ -133,7 +133,7 @@ class TpShards : public EveryLeaf {};
 TEST_P(TpShards, EveryWidthAndGroup) {
   for (std::int64_t inter : {96, 160, 360})
     for (std::int64_t tp : {2, 3, 4, 8}) {
-      if (!test::is_soak() && inter != 360 && tp != 4) continue;
+      if (!test::is_soak() && tp != 4 && (inter != 360 || tp == 2)) continue;
       const MoeLayer whole = build(case_of(leaf(), inter));
       expect_shares_add_up(whole.impl(), tp_parts(tp), cat("inter ", inter, ", tp ", tp));
     }
@@ -141,8 +141,8 @@ TEST_P(TpShards, EveryWidthAndGroup) {
 
 TEST_P(TpShards, EveryTier) {
   for (CpuIsa isa : test::runnable_tiers()) {
-    const MoeLayer whole = build(case_of(leaf(), 360), isa);
-    expect_shares_add_up(whole.impl(), tp_parts(4), std::string(to_string(isa)));
+    const MoeLayer whole = build(case_of(leaf(), 160), isa);  // 96 + 64: a cut inside a block
+    expect_shares_add_up(whole.impl(), tp_parts(2), std::string(to_string(isa)));
   }
 }
 
