@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/process_ranks.h"
 #include "cli/progress.h"
 #include "cli/run_flags.h"
 #include "switchyard/api/judge.h"
@@ -25,17 +26,31 @@ struct RunFlags {
     args.toggle("--json", json, "Print JSON");
   }
 
-  void finish() {
+  void finish(Processes& processes) {
+    source.unbuilt.ranks.start_with(processes.size());
     source.finish();
     source.fill(options);
+    options.processes = &processes;
   }
 };
 
 RunResult run_layers(const RunFlags& flags) {
   ProgressBar bar("packing");
   RunOptions options = flags.options;
-  options.build.progress = bar.callback();
+  if (options.processes->rank() == 0) options.build.progress = bar.callback();
   return run(options);
+}
+
+Json to_json(const JoinedRanks& j) {
+  Json strategies = Json::array();
+  for (const StrategyAnswer& s : j.strategies)
+    strategies.push_back({{"strategy", s.strategy},
+                          {"ok", s.serves},
+                          {"reason", s.serves ? Json(nullptr) : Json(s.reason)},
+                          {"detail", s.detail}});
+  return {{"carriers", j.carriers},
+          {"contract", {{"rows", j.layout}, {"weights", j.weights}}},
+          {"strategies", std::move(strategies)}};
 }
 
 Json to_json(const Measurement& m) {
@@ -49,6 +64,8 @@ Json to_json(const Measurement& m) {
       {"ranks", m.ranks},
       {"parallel", m.parallel},
       {"strategy", m.strategy},
+      {"joined", m.ranks == 1 ? Json(nullptr) : to_json(m.joined)},
+      {"combine", {{"requested", m.combine_requested}, {"effective", m.combine_effective}}},
       {"tokens", m.tokens},
       {"checked_tokens", m.checked_tokens},
       {"distinct_experts", m.distinct_experts},
@@ -74,13 +91,28 @@ std::string json_of(const RunResult& result) {
       {{"ok", result.ok}, {"measurements", std::move(measurements)}, {"notices", result.notices}});
 }
 
+/// On several ranks: the combine, and why not each other strategy.
+std::string joined_text(const Measurement& m) {
+  if (m.ranks == 1) return "";
+  std::string out = cat("combine  asked ", m.combine_requested, ", effective ", m.combine_effective,
+                        "; weights by the ", m.joined.weights, "\n");
+  std::string label = "others   ";
+  for (const StrategyAnswer& s : m.joined.strategies) {
+    if (s.strategy == m.strategy) continue;
+    out +=
+        cat(label, s.strategy, ": ", s.serves ? "can serve" : cat(s.reason, ", ", s.detail), "\n");
+    label = "         ";
+  }
+  return out;
+}
+
 std::string heading(const Measurement& m) {
   return cat("leaf     ", m.leaf, "\n", m.checkpoint.empty() ? "preset   " : "from     ",
              m.checkpoint.empty() ? m.preset : m.checkpoint, ", format ", show_format(m.format),
              ", activations ", m.activations, "\n", "on       ", m.device, ", ", m.ranks,
-             m.ranks == 1 ? " rank, " : " ranks, ", m.parallel, ", strategy ", m.strategy, "\n",
-             "roof     ", fixed(m.roof_gbps, 1), " GB/s, ", fixed(m.roof_gflops, 0),
-             " GFLOP/s, measured before and after\n");
+             m.ranks == 1 ? " rank, " : cat(" ranks (", m.joined.carriers, "), "), m.parallel,
+             ", strategy ", m.strategy, "\n", joined_text(m), "roof     ", fixed(m.roof_gbps, 1),
+             " GB/s, ", fixed(m.roof_gflops, 0), " GFLOP/s, measured before and after\n");
 }
 
 std::string text_of(const RunResult& result) {
@@ -106,13 +138,21 @@ std::string text_of(const RunResult& result) {
   return out;
 }
 
-Answer run_command(Arguments& args) {
+Answer run_on(Processes& processes, Arguments& args) {
   RunFlags flags;
-  flags.add(args);
-  if (!args.parse()) return {kOk, args.help()};
-  flags.finish();
+  bool wanted = false;
+  processes.together([&] {
+    flags.add(args);
+    wanted = args.parse();
+    if (wanted) flags.finish(processes);
+  });
+  if (!wanted) return {kOk, args.help(), ""};
   RunResult result = run_layers(flags);
-  return {result.ok ? kOk : kFailed, flags.json ? json_of(result) : text_of(result)};
+  return {result.ok ? kOk : kFailed, flags.json ? json_of(result) : text_of(result), ""};
+}
+
+Answer run_command(Arguments& args) {
+  return on_processes([&](Processes& processes) { return run_on(processes, args); });
 }
 
 }  // namespace
@@ -123,7 +163,9 @@ const Command kRun = {.name = "run",
                           "switchyard run\n"
                           "switchyard run --preset qwen3-30b-a3b --format nvfp4 --tokens 1\n"
                           "switchyard run --checkpoint DIR --layer 3 --activations bf16 --json\n"
-                          "switchyard run --tokens 512 --routing zipf --json  # expert_tokens",
+                          "switchyard run --tokens 512 --routing zipf --json  # expert_tokens\n"
+                          "switchyard run --ranks 4 --comm two_sided  # threads\n"
+                          "mpirun -n 4 switchyard run --ep 4          # processes",
                       .run = run_command};
 
 }  // namespace switchyard::cli

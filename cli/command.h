@@ -20,6 +20,7 @@ enum ExitStatus : int {
 struct Answer {
   int status = kOk;
   std::string text;
+  std::string error = {};  // one line for stderr, when it failed without an exception
 };
 
 /// One subcommand: one file and one line in main.cc.

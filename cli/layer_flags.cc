@@ -16,7 +16,7 @@ bool names_cuda(const std::string& leaf) {
 }  // namespace
 
 void RankFlags::add(Arguments& args) {
-  args.integer("--ranks", kRanks, ranks, "Ranks; alone it means --ep");
+  args.integer("--ranks", kRanks, ranks, "Ranks; alone it means --ep, or --tp under dtp and ttp");
   args.text(
       "--parallel", [this](const std::string& v) { parallel = to_parallel(v); },
       "dep, dtp, tep or ttp: attention by data or tensor, MoE by expert or tensor", "MODE");
@@ -26,10 +26,15 @@ void RankFlags::add(Arguments& args) {
   args.text("--comm", comm, "Pins the exchange strategy", "NAME");
 }
 
+void RankFlags::start_with(std::int64_t processes) {
+  if (processes > 1 && !ranks && !ep && !tp) ranks = processes;
+}
+
 Deployment RankFlags::deployment() const {
   Deployment d;
-  d.tp = tp.value_or(1);
-  d.ep = ep.value_or(tp ? 1 : ranks.value_or(1));
+  const bool cuts = parallel == Parallel::kDtp || parallel == Parallel::kTtp;
+  d.tp = tp.value_or(cuts && !ep ? ranks.value_or(1) : 1);
+  d.ep = ep.value_or(tp || cuts ? 1 : ranks.value_or(1));
   require(!ranks || *ranks == d.ranks(), "--ranks = ", ranks.value_or(0), " contradicts --ep ",
           d.ep, " x --tp ", d.tp, " = ", d.ranks(), "; drop --ranks or make them agree");
   d.parallel = parallel.value_or(d.ep > 1 ? Parallel::kDep : Parallel::kTtp);

@@ -23,7 +23,9 @@ struct RankFlags {
 
   /// Declares --ranks, --parallel, --ep, --tp, --slots and --comm.
   void add(Arguments& args);
-  /// The group sizes: --ranks alone means ep.
+  /// Several processes of a launcher are the ranks, where no flag counts them.
+  void start_with(std::int64_t processes);
+  /// The group sizes: --ranks alone means ep, under dtp and ttp tp.
   /// Errors: UsageError when --ranks contradicts --ep times --tp.
   Deployment deployment() const;
 };

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/failure.h"
 #include "cli/output.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/processes.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/base/version.h"
 
@@ -179,19 +181,15 @@ class Prefix {
 
 int run_main(int argc, const char* const* argv) {
   const Prefix where(argc, argv);
-  set_warning_sink([](std::string_view text) { fail(0, cat("warning: ", text)); });
+  if (launched_rank() == 0)  // the others of a launcher's processes would only repeat it
+    set_warning_sink([](std::string_view text) { fail(0, cat("warning: ", text)); });
   try {
-    return print(dispatch(argc, argv));
-  } catch (const UsageError& e) {
-    return fail(kBadInput, where + e.what());
-  } catch (const DeviceError& e) {
-    return fail(kNoDevice, where + e.what());
-  } catch (const CannotServe& e) {
-    return fail(kFailed, where + e.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kFailed, where + "memory is exhausted; use a smaller layer or fewer tokens");
-  } catch (const std::exception& e) {
-    return fail(kFailed, where + cat("internal error, please report it: ", e.what()));
+    const Answer answer = dispatch(argc, argv);
+    if (!answer.error.empty()) return fail(answer.status, where + answer.error);
+    return print(answer);
+  } catch (...) {
+    const Failure failure = current_failure();
+    return fail(failure.status, where + failure.text);
   }
 }
 

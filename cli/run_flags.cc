@@ -9,7 +9,6 @@
 namespace switchyard::cli {
 namespace {
 
-constexpr std::string_view kOneRank = "this version runs every layer on one rank";
 const std::array<std::string, 3> kSkews = {"uniform", "zipf", "one"};
 
 /// What is asked for by name and not built cannot be served: the same verdict as `explain` gives.
@@ -31,7 +30,8 @@ std::string to_string(RoutingSkew skew) { return kSkews.at(std::size_t(skew)); }
 
 void UnbuiltFlags::add(Arguments& args) {
   ranks.add(args);
-  args.text("--placement", placement, "Placement of the slots (not built yet)", "FILE");
+  args.text("--placement", placement, "Which expert stands in which slot, as eplb plan writes it",
+            "FILE");
   args.text(
       "--combine", [this](const std::string& v) { combine = to_combine_precision(v); },
       "Precision of the combine between ranks: bf16, fp8 or nvfp4", "P");
@@ -39,15 +39,16 @@ void UnbuiltFlags::add(Arguments& args) {
 }
 
 void UnbuiltFlags::check() const {
-  Deployment d = ranks.deployment();
+  ranks.deployment();  // throws for what contradicts itself
   require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
           finalize, "' is unknown; use plain");
-  serve(d.ranks() == 1, "--ep ", d.ep, " x --tp ", d.tp, " = ", d.ranks(), " ranks: exchange ",
-        "between ranks is not built, ", kOneRank, "; leave --ranks, --ep and --tp out");
-  serve(placement.empty(), "--placement ", placement, ": expert placement is not built, every ",
-        "expert has one slot; leave the flag out");
-  serve(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built, ",
-        kOneRank, "; use plain or leave the flag out");
+  serve(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built; ",
+        "use plain or leave the flag out");
+}
+
+void UnbuiltFlags::refuse_placement() const {
+  serve(placement.empty(), "--placement ", placement, ": replicated experts are not built here, ",
+        "where every layer is on one rank; leave the flag out, or use run --ranks");
 }
 
 void SourceFlags::add(Arguments& args) {
@@ -77,10 +78,14 @@ void SourceFlags::fill(RunOptions& options) const {
   options.calibrate = build.calibrate;
   options.build = build.options();
   options.build.with_shared = !without_shared;
-  options.build.parallel = unbuilt.ranks.parallel;
+  const Deployment d = unbuilt.ranks.deployment();
+  options.build.ep = d.ep;
+  options.build.tp = d.tp;
+  options.build.parallel = d.ranks() > 1 ? d.parallel : unbuilt.ranks.parallel;
   options.build.slots = unbuilt.ranks.slots.value_or(0);
   options.build.comm = unbuilt.ranks.comm;
   options.build.combine = unbuilt.combine;
+  options.placement = unbuilt.placement;
   options.seed = options.build.seed;
 }
 

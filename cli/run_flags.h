@@ -26,6 +26,8 @@ struct UnbuiltFlags {
   void add(Arguments& args);
   /// Errors: CannotServe for what is not built, UsageError for what contradicts itself.
   void check() const;
+  /// For a command of one rank. Errors: CannotServe where a placement is asked for.
+  void refuse_placement() const;
 };
 
 /// Which layers are run and how they are built: what `run` and `bench layer` have in common.

@@ -187,10 +187,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     NotBuilt, Refused,
-    testing::Values(Case{{"run", "--ranks", "2"}, {"2 ranks", "not built"}, 1},
-                    Case{{"run", "--ep", "2", "--tp", "2"}, {"4 ranks", "not built"}, 1},
+    testing::Values(Case{{"run", "--ranks", "3", "--ep", "2"}, {"--ranks = 3 contradicts"}},
                     Case{{"run", "--slots", "9"}, {"slots = 9 for 8 experts", "not built"}, 1},
-                    Case{{"run", "--placement", "p.json"}, {"--placement p.json", "not built"}, 1},
+                    Case{{"run", "--placement", "p.json"},
+                         {"a placement spreads slots over ranks"}},
                     Case{{"run", "--with-parallel-mlp"}, {"no MLP beside its MoE block"}},
                     Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"no MLP beside"}},
                     Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}, 1},

@@ -197,7 +197,7 @@ TEST(JsonKeys, Explain) {
                  "knobs",    "warnings",   "schema",    "ok"};
   EXPECT_EQ(keys(json_of({"explain", "--preset", "tiny"})), with_header(report));
   report.insert("strategies");
-  Json ranks = json_of({"explain", "--preset", "tiny", "--ranks", "2"}, 1);
+  Json ranks = json_of({"explain", "--preset", "tiny", "--ranks", "2"});
   EXPECT_EQ(keys(ranks), with_header(report));
   EXPECT_EQ(keys(ranks["rejected"][0]), (Keys{"candidate", "reason", "detail"}));
   EXPECT_EQ(keys(ranks["strategies"][0]), (Keys{"strategy", "reason", "detail"}));
@@ -328,7 +328,8 @@ TEST(JsonKeys, Run) {
                       "strategy", "tokens",  "checked_tokens", "distinct_experts",
                       "calls",    "time_us", "router_time_us", "gbps",
                       "gflops",   "roof",    "share_of_roof",  "rel_l2",
-                      "budget",   "ok",      "notices",        "expert_tokens"};
+                      "budget",   "ok",      "notices",        "expert_tokens",
+                      "joined",   "combine"};
   Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
   EXPECT_EQ(keys(json), with_header({"ok", "measurements", "notices"}));
   const Json& m = json["measurements"][0];

@@ -139,25 +139,46 @@ TEST(Pin, ALeafOfAnotherFormatGivesExactlyQuantUnsupported) {
   }
 }
 
-TEST(Ranks, NothingServesWhatNothingJoins) {
+TEST(Ranks, EveryStrategyOfThisBuildServes) {
   ExplainOptions options;
   options.preset = "deepseek-v3";
   options.deployment.ep = 8;
   options.deployment.parallel = Parallel::kDep;
-  Json report = ask(options, false);
-  EXPECT_EQ(report["winner"], "");
-  EXPECT_EQ(report["eligible"], Json::array());
+  Json report = ask(options, true);
+  EXPECT_EQ(report["winner"], leaf_id("cpu", "bf16"));
   EXPECT_EQ(report["strategies"].size(), 7u);
-  for (const Json& s : report["strategies"])
-    EXPECT_EQ(s["reason"], s["strategy"] == "nccl" ? "dep_missing" : "path_not_enabled");
-  EXPECT_EQ(reasons(report)[leaf_id("cpu", "bf16")], "path_not_enabled");
+  for (const Json& s : report["strategies"]) {
+    const std::string name = s["strategy"];
+    const Json reason = name == "nccl"    ? Json("dep_missing")
+                        : name == "fused" ? Json("path_not_enabled")
+                                          : Json(nullptr);
+    EXPECT_EQ(s["reason"], reason) << name;
+  }
 
   options.deployment.ep = 1;
   options.deployment.tp = 2;
   options.deployment.parallel = Parallel::kTtp;
-  report = ask(options, false);
+  report = ask(options, true);
   ASSERT_EQ(report["strategies"].size(), 1u);
   EXPECT_EQ(report["strategies"][0]["strategy"], "all_reduce");
+  EXPECT_TRUE(report["strategies"][0]["reason"].is_null());
+}
+
+TEST(Ranks, NothingServesWhatNothingJoins) {
+  ExplainOptions options;
+  options.preset = "tiny";
+  options.deployment.ep = options.deployment.tp = 2;
+  options.deployment.parallel = Parallel::kDep;
+  options.comm = "compact";
+  Json report = ask(options, false);
+  EXPECT_EQ(report["winner"], "");
+  EXPECT_EQ(report["eligible"], Json::array());
+  EXPECT_EQ(report["strategies"][0]["reason"], "topology_unsupported");
+  EXPECT_EQ(reasons(report)[leaf_id("cpu", "bf16")], "topology_unsupported");
+  options.comm = "auto";
+  report = ask(options, true);
+  for (const Json& s : report["strategies"])
+    EXPECT_EQ(s["reason"].is_null(), s["strategy"] == "all_gather") << s;
 }
 
 TEST(Ranks, APinnedStrategyIsNeverReplaced) {

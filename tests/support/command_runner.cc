@@ -101,7 +101,8 @@ int wait_for(pid_t pid) {
 }
 
 int spawn(const Start& start, const std::string& out_path, const std::string& err_path) {
-  std::vector<std::string> words = {SWITCHYARD_COMMAND};
+  std::vector<std::string> words = start.launcher;
+  words.emplace_back(SWITCHYARD_COMMAND);
   words.insert(words.end(), start.args.begin(), start.args.end());
   std::vector<std::string> variables = environment_of(start);
   std::vector<char*> argv = pointers(words), envp = pointers(variables);
@@ -111,7 +112,7 @@ int spawn(const Start& start, const std::string& out_path, const std::string& er
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out_path.c_str(), O_WRONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path.c_str(), O_WRONLY, 0);
   pid_t pid = 0;
-  int error = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), envp.data());
+  int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error(std::string("cannot start ") + argv[0]);
   return wait_for(pid);

@@ -17,6 +17,7 @@ struct Finished {
 struct Start {
   std::vector<std::string> args;
   std::vector<std::pair<std::string, std::string>> env;  // beside ours, which loses every switch
+  std::vector<std::string> launcher{};                   // in front of the command, e.g. mpirun
   bool terminal = false;                                 // stderr is a pseudo-terminal
   std::string out_path{};                                // where stdout goes; empty: it is captured
 };

@@ -94,8 +94,10 @@ Json formats_json(const std::vector<FormatVerdict>& formats) {
 Json strategies_json(const Environment& env) {
   Json out = Json::array();
   for (const resolve::StrategyVerdict& v : api::judge_exchanges(env))
-    out.push_back(
-        {{"strategy", v.strategy}, {"reason", to_string(*v.reason)}, {"detail", v.detail}});
+    out.push_back({{"strategy", v.strategy},
+                   {"ok", !v.reason},
+                   {"reason", v.reason ? Json(to_string(*v.reason)) : Json(nullptr)},
+                   {"detail", v.detail}});
   return out;
 }
 
@@ -187,7 +189,7 @@ std::string to_text(const Checkup& c) {
   out += formats_text(c.formats);
   label = "strategies";
   for (const resolve::StrategyVerdict& v : api::judge_exchanges(c.env))
-    out += line(std::exchange(label, ""), v.strategy + ": " + v.detail);
+    out += line(std::exchange(label, ""), v.strategy + ": " + (v.reason ? v.detail : "can serve"));
   return out + line("all-reduce", "not built yet, nor its patterns 0-11") +
          line("fingerprint", c.env.fingerprint());
 }

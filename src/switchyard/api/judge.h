@@ -71,7 +71,10 @@ VerifyResult verify(const std::string& checkpoint, const VerifyOptions& options)
 /// How `run` spreads tokens over experts.
 enum class RoutingSkew : std::uint8_t { kUniform, kZipf, kOne };
 
-/// What `run` is asked: a preset or a checkpoint.
+class Processes;
+
+/// What `run` is asked: a preset or a checkpoint. More than one rank, build.ep times build.tp, are
+/// the launcher's processes when there are several, else threads; build.threads is then one rank's.
 struct RunOptions {
   std::string preset = "tiny";
   std::string checkpoint;  // wins over preset when set
@@ -80,14 +83,32 @@ struct RunOptions {
   RoutingSkew routing = RoutingSkew::kUniform;
   std::uint64_t seed = 1;
   std::string calibrate;  // file with hidden_states that replace build.calibration, by layer
+  std::string placement;  // a placement file: which expert stands in which slot, by layer in order
+  Processes* processes = nullptr;  // those that a launcher started; null: this one alone
   BuildOptions build;
+};
+
+/// What one communication strategy answers: whether it can serve, else why not.
+struct StrategyAnswer {
+  std::string strategy;
+  bool serves = false;
+  std::string reason, detail;
+};
+
+/// How the ranks of a layer are joined; empty on one rank.
+struct JoinedRanks {
+  std::string carriers;  // "threads" or "processes"
+  std::string layout;    // of dispatched rows: "rank_major", "compact" or "expert_major"
+  std::string weights;   // who multiplies routing weights: "experts" or "combine"
+  std::vector<StrategyAnswer> strategies;  // every one's, in order of preference
 };
 
 /// One layer's run.
 ///
 /// Units:   times in µs over calls with fresh routing; gbps counts the stored bytes of the distinct
 ///          experts touched, gflops 2 (2 or 3) H I k T; the roof is the 0.9 quantile of its
-///          samples, share_of_roof the larger of the two shares.
+///          samples, share_of_roof the larger of the two shares. On several ranks a time is the
+///          slowest rank's, the rest is the whole group's; tokens are one rank's.
 struct Measurement {
   std::string preset, checkpoint;
   std::int64_t layer = 0;
@@ -98,7 +119,10 @@ struct Measurement {
   double router_time_p50 = 0;
   double gbps = 0, gflops = 0, roof_gbps = 0, roof_gflops = 0, share_of_roof = 0;
   double rel_l2 = 0, budget = 0;
-  std::vector<std::int64_t> expert_tokens;  // [E+Z] rows of each in the judged call; sums to T * k
+  std::string combine_requested, combine_effective;  // precision of the rows between ranks
+  JoinedRanks joined;
+  // [E+Z] rows of each in the judged call; sums to T * k, times the ranks with tokens of their own.
+  std::vector<std::int64_t> expert_tokens;
   bool ok = false;
   std::vector<std::string> notices;
 };
@@ -110,8 +134,9 @@ struct RunResult {
   std::vector<std::string> notices;  // of the checkpoint as a whole
 };
 
-/// Builds the layer(s), runs, times and checks them against the oracle.
-/// Errors: UsageError, one line; CannotServe.
+/// Builds the layer(s), runs, times and checks them against the oracle. Collective over the
+/// processes; every one gets the same result.
+/// Errors: UsageError, one line; CannotServe; DeviceError when a rank does not come, or gave up.
 RunResult run(const RunOptions& options);
 
 }  // namespace switchyard

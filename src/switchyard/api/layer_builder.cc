@@ -87,14 +87,13 @@ Deployment make_deployment(const BuildOptions& o) {
   return d;
 }
 
-resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o) {
+resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o,
+                            api::Join& join) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
   resolve::Report report = resolve::resolve(p, d, request);
-  const Eligibility alone = api::can_build(p, d);
-  report.strategies = api::judge_strategies(p, d, o.comm);
-  const Eligibility built = alone.eligible() && !report.strategies.empty()
-                                ? api::missing_strategy(report.strategies)
-                                : alone;
+  join = api::judge_join(p, d, o.comm);
+  report.strategies = join.verdicts;
+  const Eligibility built = api::can_build(p, d, join);
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
                       resolve::to_json(report));
@@ -180,68 +179,88 @@ std::vector<float> calibration_tokens(std::vector<float> x, std::uint64_t seed,
   return x;
 }
 
-void calibrate(layer::Layer& l, const BuildOptions& o, const std::vector<float>& spare,
-               std::vector<std::string>& notices) {
-  if (!l.needs_calibration()) {
+}  // namespace
+
+LayerBuilder::Prepared LayerBuilder::prepare(LayerWeights weights, const BuildOptions& o) {
+  Prepared out;
+  out.state = std::make_unique<MoeLayer::State>();
+  MoeLayer::State& state = *out.state;
+  apply_overrides(weights, o);
+  Deployment& d = out.deployment = make_deployment(o);
+  d.check();
+  if (d.ranks() > 1) weights.problem.combine = resolve::asked_combine(weights.problem, d);
+  Problem asked = weights.problem;
+  const std::string own = asked.format;
+  if (o.format) asked.format = leaves::to_format(*o.format);
+  state.report = choose_leaf(asked, d, o, out.join);
+  check_latent(weights, state.report);
+  state.plan = resolve::make_plan(state.report);
+  const leaves::Leaf* leaf = leaves::find_leaf_by_id(state.plan.leaf);
+  ensure(leaf->id.quant == asked.format, "the winner ", state.plan.leaf, " is not a leaf of ",
+         asked.format);
+  d.device = state.plan.deployment.device;
+  weights = layer::convert_format(std::move(weights), *leaf);
+  state.requantised = own != asked.format;
+  state.notices = weights.notices;
+  note_combine(asked, d, state.notices);
+
+  layer::LayerOptions& options = out.options;
+  options.leaf = leaf;
+  options.shared_leaf = choose_shared_leaf(weights, d);
+  options.activations = o.activations;
+  options.dtype = weights.problem.dtype;
+  options.isa = d.env.isa;
+  options.fuse_shared = decide_fusion(weights, d, state.notices);
+  options.memory_bytes = d.env.memory_bytes;
+  options.progress = o.progress;
+  out.weights = std::move(weights);
+  return out;
+}
+
+std::optional<LayerBuilder::Calibration> LayerBuilder::calibration(
+    const layer::Layer& l, bool needed, const BuildOptions& o, std::vector<std::string>& notices,
+    const std::vector<float>& spare) {
+  if (!needed) {
     if (!o.calibration.empty())
       notices.push_back(cat("the calibration tokens are not used: the activations of format ",
                             show_format(l.problem().format),
                             formats::is_static(l.routed().shape.quant)
                                 ? " have the static scales that came with the weights"
                                 : " have no static scales"));
-    return;
+    return {};
   }
   const std::vector<float>& given = o.calibration.empty() ? spare : o.calibration;
   const std::int64_t hidden = l.problem().hidden;
-  const std::vector<float> tokens = calibration_tokens(given, o.seed, hidden);
-  const std::int64_t count = std::int64_t(tokens.size()) / hidden;
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  Calibration out;
+  out.hidden = calibration_tokens(given, o.seed, hidden);
+  out.token_ids.resize(out.hidden.size() / std::size_t(hidden));
   const std::int64_t vocab = std::max<std::int64_t>(1, l.weights().router.vocab);
-  for (std::int64_t t = 0; t < count; ++t) ids[std::size_t(t)] = t % vocab;
-  l.calibrate(count, tokens.data(), ids.data());
-  notices.push_back(cat("static activation scales calibrated on ", count, " tokens, ",
-                        std::int64_t(given.size()) / hidden, " of them given"));
+  for (std::size_t t = 0; t < out.token_ids.size(); ++t) out.token_ids[t] = std::int64_t(t) % vocab;
+  notices.push_back(cat("static activation scales calibrated on ", out.token_ids.size(),
+                        " tokens, ", std::int64_t(given.size()) / hidden, " of them given"));
+  return out;
 }
-
-}  // namespace
 
 MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
                              const std::vector<float>& spare_calibration) {
-  auto state = std::make_unique<MoeLayer::State>();
-  apply_overrides(weights, o);
-  Deployment d = make_deployment(o);
-  Problem asked = weights.problem;
-  const std::string own = asked.format;
-  if (o.format) asked.format = leaves::to_format(*o.format);
-  state->report = choose_leaf(asked, d, o);
-  check_latent(weights, state->report);
-  state->plan = resolve::make_plan(state->report);
-  const leaves::Leaf* leaf = leaves::find_leaf_by_id(state->plan.leaf);
-  ensure(leaf->id.quant == asked.format, "the winner ", state->plan.leaf, " is not a leaf of ",
-         asked.format);
-  d.device = state->plan.deployment.device;
-  weights = layer::convert_format(std::move(weights), *leaf);
-  state->requantised = own != asked.format;
-  state->notices = weights.notices;
-  note_combine(asked, d, state->notices);
-
-  layer::LayerOptions options;
-  options.leaf = leaf;
-  options.shared_leaf = choose_shared_leaf(weights, d);
-  options.activations = o.activations;
-  options.dtype = weights.problem.dtype;
-  options.isa = d.env.isa;
-  options.fuse_shared = decide_fusion(weights, d, state->notices);
-  options.memory_bytes = d.env.memory_bytes;
-  options.progress = o.progress;
-  options.pool =
-      std::make_shared<ThreadPool>(o.threads > 0 ? o.threads : std::clamp(d.env.num_cpus, 1, 1024));
-  state->layer = std::make_unique<layer::Layer>(std::move(weights), options);
-  for (resolve::Knob& knob : state->report.knobs)  // a checkpoint may declare another quantiser
+  if (o.ep > 0 && o.tp > 0 && o.ep * o.tp > 1)
+    throw CannotServe(cat("path_not_enabled: ep ", o.ep, " x tp ", o.tp, " = ", o.ep * o.tp,
+                          " ranks: a MoeLayer of several ranks is not built; run() spreads a layer "
+                          "over ranks, as `switchyard run --ranks` does"),
+                      "{}");
+  Prepared prepared = prepare(std::move(weights), o);
+  MoeLayer::State& state = *prepared.state;
+  prepared.options.pool = std::make_shared<ThreadPool>(
+      o.threads > 0 ? o.threads : std::clamp(prepared.deployment.env.num_cpus, 1, 1024));
+  state.layer = std::make_unique<layer::Layer>(std::move(prepared.weights), prepared.options);
+  for (resolve::Knob& knob : state.report.knobs)  // a checkpoint may declare another quantiser
     if (knob.name == "activations")
-      knob.effective = cat(formats::to_string(state->layer->routed().shape.quant));
-  calibrate(*state->layer, o, spare_calibration, state->notices);
-  return MoeLayer(std::move(state));
+      knob.effective = cat(formats::to_string(state.layer->routed().shape.quant));
+  if (const auto c = calibration(*state.layer, state.layer->needs_calibration(), o, state.notices,
+                                 spare_calibration))
+    state.layer->calibrate(std::int64_t(c->token_ids.size()), c->hidden.data(),
+                           c->token_ids.data());
+  return MoeLayer(std::move(prepared.state));
 }
 
 MoeLayer LayerBuilder::copy(const MoeLayer& layer) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "switchyard/api/call_inputs.h"
 #include "switchyard/api/device_call.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/api/moe_layer.h"
@@ -13,12 +14,8 @@
 
 namespace switchyard {
 
-/// The seeded calls that a layer is timed and judged on.
-struct Traffic {
-  std::int64_t tokens = 0;
-  RoutingSkew routing = RoutingSkew::kUniform;
-  std::uint64_t seed = 1;
-};
+/// Most tokens of a call that are judged.
+inline constexpr std::int64_t kCheckedTokens = 8;
 
 /// Work of one call by the counting rule of all our figures: 2 (2 or 3) H I k T, the routed experts
 /// alone.
@@ -46,21 +43,9 @@ class LayerCall {
   layer::Judgement check(std::int64_t& checked, bool& same_bits) const;
 
  private:
-  void fill_inputs(std::int64_t call);
-  void fill_logits(std::int64_t call);
-  void fill_token_ids(std::int64_t call);
-  ForwardArgs args();
-
   const MoeLayer* layer_;
-  const Problem& p_;
-  Traffic traffic_;
-  std::int64_t experts_;
-  std::vector<float> logits_;
-  std::vector<std::int32_t> ids_;
-  std::vector<float> hidden_;
-  std::vector<std::int64_t> token_ids_;
+  CallInputs inputs_;
   HostBuffer workspace_;
-  std::vector<std::byte> typed_, out_;
   std::unique_ptr<DeviceCall> device_;  // null on the CPU
 };
 

@@ -108,10 +108,11 @@ class Explainer {
 
   Answer answer(Problem problem) const {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
-    out.report.strategies = api::judge_strategies(out.report.problem, deployment_, options_.comm);
-    const Eligibility built = out.report.strategies.empty()
-                                  ? api::can_build(out.report.problem, deployment_)
-                                  : api::missing_strategy(out.report.strategies);
+    Problem spread = out.report.problem;
+    spread.combine = resolve::asked_combine(spread, deployment_);
+    const api::Join join = api::judge_join(spread, deployment_, options_.comm);
+    out.report.strategies = join.verdicts;
+    const Eligibility built = api::can_build(spread, deployment_, join);
     if (!built.eligible()) withdraw_winner(out.report, built.reason(), built.detail());
     return out;
   }

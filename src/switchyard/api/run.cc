@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include "switchyard/api/judge.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_call.h"
+#include "switchyard/api/machine.h"
+#include "switchyard/api/rank_run.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_memory.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/eplb/placement_file.h"
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
+#include "switchyard/layer/synthetic.h"
+#include "switchyard/resolve/probe.h"
 #include "switchyard/tune/device_roof.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
@@ -100,6 +107,8 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
   m.device = std::string(to_string(layer.impl().options().leaf->device));
   m.parallel = std::string(to_string(o.build.parallel.value_or(Parallel::kTtp)));
   m.strategy = "none";
+  m.combine_requested = std::string(to_string(layer.problem().combine));
+  m.combine_effective = "none";
   m.tokens = o.tokens;
   m.notices = layer.notices();
 }
@@ -127,29 +136,117 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
 
 BuildOptions build_options(const RunOptions& o, std::int64_t layer, std::int64_t hidden) {
   BuildOptions build = o.build;
+  if (!o.placement.empty()) {
+    const std::int64_t slots = eplb::read_placement(o.placement).num_slots;
+    require(build.slots == 0 || build.slots == slots, "run: slots = ", build.slots,
+            ", the placement has ", slots, "; leave slots out");
+    build.slots = slots;
+  }
   if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, layer, hidden);
   return build;
 }
+
+/// Which expert stands in which slot of the layer at position `at` of the run: as the placement
+/// says, else in the linear layout where there are more slots than experts; empty: expert e in slot
+/// e.
+std::vector<std::int32_t> slot_experts_of(const Problem& p, const Deployment& d,
+                                          const std::optional<eplb::Placement>& placement,
+                                          std::size_t at) {
+  const std::int64_t slots = d.num_slots(p.num_experts());
+  if (!placement && slots == p.num_experts()) return {};
+  if (!placement) return eplb::linear_placement({p.num_experts(), slots, d.ep}, 1).layers[0];
+  require(placement->num_experts == p.num_experts() && placement->num_ranks == d.ep,
+          "run: the placement is of ", placement->num_experts, " experts on ", placement->num_ranks,
+          " ranks, the layer has ", p.num_experts(), " on ep = ", d.ep, "; plan one for these");
+  const std::size_t layers = placement->layers.size();
+  require(layers == 1 || at < layers, "run: the placement has ", layers,
+          " layers and this is number ", at,
+          " of the run, counted from 0; plan one for all, or one for each");
+  return placement->layers[layers == 1 ? 0 : at];
+}
+
+/// One layer on the ranks of a team.
+Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& prepare,
+                       const RunOptions& o, std::size_t at) {
+  std::optional<PreparedLayer> prepared;
+  team.together([&] {
+    std::optional<eplb::Placement> placement;
+    if (!o.placement.empty()) placement = eplb::read_placement(o.placement);
+    prepared.emplace(prepare());
+    prepared->slot_experts =
+        slot_experts_of(prepared->weights.problem, prepared->deployment, placement, at);
+  });
+  const PreparedLayer& p = *prepared;
+  Measurement m =
+      team.run([&](comm::Group& group) { return measure_rank(group, p, o, team.carriers()); });
+  m.checkpoint = o.checkpoint;
+  m.preset = o.checkpoint.empty() ? o.preset : "";
+  m.layer = p.weights.layer;
+  m.format = p.weights.problem.format;
+  m.activations = std::string(to_string(p.weights.problem.activations));
+  m.leaf = p.state->plan.leaf;
+  m.device = std::string(to_string(p.options.leaf->device));
+  m.combine_requested = std::string(to_string(o.build.combine.value_or(CombinePrecision::kBf16)));
+  m.combine_effective = std::string(to_string(p.weights.problem.combine));
+  m.notices.insert(m.notices.begin(), p.state->notices.begin(), p.state->notices.end());
+  return m;
+}
+
+/// Measures one layer, however many ranks there are.
+struct LayerRunner {
+  const RunOptions& o;
+  RankTeam team;
+
+  Measurement preset() {
+    auto build = [&] { return build_options(o, 0, make_preset(o.preset).hidden); };
+    if (one_rank()) return measure(MoeLayer::from_preset(o.preset, build()), o);
+    return measure_on(
+        team,
+        [&] {
+          return LayerBuilder::prepare(layer::make_synthetic(make_preset(o.preset), o.build.seed),
+                                       build());
+        },
+        o, 0);
+  }
+  Measurement of(const Checkpoint& checkpoint, const LayerEntry& entry, std::size_t at) {
+    auto build = [&] { return build_options(o, entry.index, entry.hidden); };
+    if (one_rank()) return measure(MoeLayer::from_checkpoint(checkpoint, entry.index, build()), o);
+    return measure_on(
+        team, [&] { return LayerBuilder::prepare(checkpoint.impl().layer(entry.index), build()); },
+        o, at);
+  }
+
+ private:
+  // A pinned strategy is asked on one rank too, and says there that it has nobody to join.
+  bool one_rank() const {
+    return o.build.ep * o.build.tp == 1 &&
+           pinned_strategy(resolve::environment(), o.build.comm) == "auto";
+  }
+};
 
 }  // namespace
 
 RunResult run(const RunOptions& o) {
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
+  require(o.placement.empty() || o.build.ep > 1,
+          "run: a placement spreads slots over ranks, and this is for ep = ", o.build.ep,
+          "; ask for more ranks, or leave the placement out");
   RunResult result;
+  LayerRunner runner{o, RankTeam(o.processes, o.build.ep * o.build.tp)};
   if (o.checkpoint.empty()) {
     require(!o.layer, "run: layer = ", o.layer.value_or(0),
             " belongs to a checkpoint; a preset is one layer, leave it out");
-    const std::int64_t hidden = make_preset(o.preset).hidden;
-    result.measurements.push_back(
-        measure(MoeLayer::from_preset(o.preset, build_options(o, 0, hidden)), o));
+    result.measurements.push_back(runner.preset());
   } else {
-    const Checkpoint checkpoint = Checkpoint::open(o.checkpoint);
-    result.notices = checkpoint.impl().notices();
-    for (const LayerEntry& entry : chosen_layers(checkpoint, o.layer))
-      result.measurements.push_back(
-          measure(MoeLayer::from_checkpoint(checkpoint, entry.index,
-                                            build_options(o, entry.index, entry.hidden)),
-                  o));
+    std::optional<Checkpoint> checkpoint;
+    std::vector<LayerEntry> layers;
+    runner.team.together([&] {
+      checkpoint.emplace(Checkpoint::open(o.checkpoint));
+      layers = chosen_layers(*checkpoint, o.layer);
+    });
+    result.notices = checkpoint->impl().notices();
+    for (const LayerEntry& entry : layers)
+      result.measurements.push_back(runner.of(*checkpoint, entry, result.measurements.size()));
   }
   result.ok = std::all_of(result.measurements.begin(), result.measurements.end(),
                           [](const Measurement& m) { return m.ok; });

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/api/strategies.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
-#include "switchyard/comm/factory.h"
+#include "switchyard/comm/reduction.h"
 #include "switchyard/core/preset.h"
+#include "switchyard/layer/rank_layer.h"
 #include "switchyard/ops/projection/can_project.h"
 #include "switchyard/resolve/switches.h"
 
@@ -16,17 +18,15 @@ namespace {
 
 constexpr std::string_view kCommSwitch = "SWITCHYARD_COMM";
 
-// A gate's yes is not enough yet: no layer sends its tokens through an exchange.
-resolve::StrategyVerdict to_verdict(const comm::Verdict& v) {
-  if (!v.eligibility.eligible())
-    return {std::string(v.strategy->name), v.eligibility.reason(), v.eligibility.detail()};
-  return {std::string(v.strategy->name), Reject::kPathNotEnabled,
-          "the exchange can serve, but this version runs every layer on one rank"};
+resolve::StrategyVerdict to_verdict(std::string_view name, const Eligibility& e) {
+  if (e.eligible()) return {std::string(name), {}, ""};
+  return {std::string(name), e.reason(), e.detail()};
 }
 
 std::vector<resolve::StrategyVerdict> to_verdicts(const comm::Choice& choice) {
   std::vector<resolve::StrategyVerdict> out;
-  for (const comm::Verdict& v : choice.verdicts) out.push_back(to_verdict(v));
+  for (const comm::Verdict& v : choice.verdicts)
+    out.push_back(to_verdict(v.strategy->name, v.eligibility));
   return out;
 }
 
@@ -46,15 +46,17 @@ std::string pinned_strategy(const Environment& env, std::string_view comm) {
 
 namespace api {
 
-std::vector<resolve::StrategyVerdict> judge_strategies(const Problem& problem,
-                                                       const Deployment& deployment,
-                                                       std::string_view comm) {
+bool Join::ok() const {
+  return verdicts.empty() ||
+         std::any_of(verdicts.begin(), verdicts.end(), [](const auto& v) { return !v.reason; });
+}
+
+Join judge_join(const Problem& problem, const Deployment& deployment, std::string_view comm) {
   const comm::Choice choice =
       comm::choose(problem, deployment, pinned_strategy(deployment.env, comm));
-  if (choice.needed) return to_verdicts(choice);
+  if (choice.needed) return {choice.strategy, to_verdicts(choice)};
   if (deployment.ranks() == 1) return {};
-  return {{"all_reduce", Reject::kPathNotEnabled,
-           "not built in this version, which runs every layer on one rank"}};
+  return {nullptr, {to_verdict("all_reduce", comm::can_reduce(problem, deployment))}};
 }
 
 std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env) {
@@ -72,19 +74,15 @@ Eligibility missing_strategy(const std::vector<resolve::StrategyVerdict>& verdic
                              verdicts.size() > 1 ? ", like every other: " : ": ", first.detail));
 }
 
-Eligibility can_build(const Problem& p, const Deployment& d) {
-  if (d.ranks() > 1)
-    return Eligibility::no(Reject::kPathNotEnabled,
-                           cat("ep ", d.ep, " x tp ", d.tp, " = ", d.ranks(),
-                               " ranks: exchange between ranks is not built, this version runs "
-                               "every layer on one rank"));
+Eligibility can_build(const Problem& p, const Deployment& d, const Join& join) {
   const std::int64_t slots = d.num_slots(p.num_experts());
-  if (slots > p.num_experts())
+  if (slots > p.num_experts() && d.ranks() == 1)
     return Eligibility::no(Reject::kPathNotEnabled,
                            cat("slots = ", slots, " for ", p.num_experts(),
-                               " experts: replicated experts are not built; use one slot for "
-                               "each expert"));
-  return Eligibility::yes();
+                               " experts: replicated experts are not built on one rank, where they "
+                               "balance nothing; use one slot for each expert, or more ranks"));
+  if (!join.ok()) return missing_strategy(join.verdicts);
+  return d.ranks() == 1 ? Eligibility::yes() : layer::can_spread(p, d);
 }
 
 leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,

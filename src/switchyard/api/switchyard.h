@@ -10,6 +10,7 @@
 #include "switchyard/api/judge.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/processes.h"
 #include "switchyard/base/version.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/eplb/placement_file.h"

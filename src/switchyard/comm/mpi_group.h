@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "switchyard/comm/group.h"
 
 namespace switchyard::comm {
@@ -27,6 +32,9 @@ class MpiSession {
   /// Errors: UsageError when they run on several hosts, or a system call refuses the memory;
   ///         PeerError when some rank does not come in time.
   Group form_group(const Deadlines& deadlines);
+  /// Every process's `mine`, in rank order; needs no group, so that it can tell of one's end.
+  /// Collective. Errors: PeerError when a process does not come within `budget`.
+  std::vector<std::string> all_gather(std::string_view mine, std::chrono::milliseconds budget);
 
  private:
   int rank_ = 0, size_ = 1;

@@ -26,7 +26,7 @@ void set(char (&to)[kText], std::string_view text) {
 }
 
 /// Completes a collective that has begun, within the budget.
-void finish(MPI_Request request, const Deadlines& deadlines, int rank, const char* phase) {
+void finish(MPI_Request request, std::chrono::milliseconds budget, int rank, const char* phase) {
   constexpr useconds_t kPoll = 200;
   const auto start = std::chrono::steady_clock::now();
   for (int done = 0; done == 0;) {
@@ -34,7 +34,7 @@ void finish(MPI_Request request, const Deadlines& deadlines, int rank, const cha
     if (done != 0) return;
     auto elapsed = std::chrono::steady_clock::now() - start;
     double s = std::chrono::duration<double>(elapsed).count();
-    if (elapsed > deadlines.warm_up)
+    if (elapsed > budget)
       throw PeerError(cat("rank ", rank, " waited ", s, " s for the other processes in ", phase),
                       {rank, -1, phase, s});
     usleep(kPoll);
@@ -78,7 +78,7 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
   MPI_Request request;
   MPI_Iallgather(&mine, sizeof(Hello), MPI_BYTE, all.data(), sizeof(Hello), MPI_BYTE,
                  MPI_COMM_WORLD, &request);
-  finish(request, deadlines, rank_, kPhase);
+  finish(request, deadlines.warm_up, rank_, kPhase);
   require(all[0].error[0] == 0, kPhase, " failed: rank 0: ", all[0].error);
   for (int r = 1; r < size_; ++r)
     require(std::strcmp(all[0].host, all[std::size_t(r)].host) == 0, "rank 0 runs on ", all[0].host,
@@ -94,11 +94,31 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
   }
   int ok = error.empty() ? 1 : 0, all_ok = 0;
   MPI_Iallreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &request);
-  finish(request, deadlines, rank_, kPhase);
+  finish(request, deadlines.warm_up, rank_, kPhase);
   memory.unlink();
   require(all_ok != 0, kPhase,
           " failed: ", error.empty() ? std::string("another rank cannot map the memory") : error);
   return {rank_, size_, deadlines, memory.mapped(), make_process_transport()};
+}
+
+std::vector<std::string> MpiSession::all_gather(std::string_view mine,
+                                                std::chrono::milliseconds budget) {
+  constexpr const char* kPhase = "exchange of texts";
+  const std::size_t ranks = std::size_t(size_);
+  int length = int(mine.size());
+  std::vector<int> lengths(ranks), starts(ranks);
+  MPI_Request request;
+  MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD, &request);
+  finish(request, budget, rank_, kPhase);
+  for (std::size_t r = 1; r < ranks; ++r) starts[r] = starts[r - 1] + lengths[r - 1];
+  std::string all(std::size_t(starts.back() + lengths.back()), 0);
+  MPI_Iallgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(),
+                  MPI_CHAR, MPI_COMM_WORLD, &request);
+  finish(request, budget, rank_, kPhase);
+  std::vector<std::string> out;
+  for (std::size_t r = 0; r < ranks; ++r)
+    out.push_back(all.substr(std::size_t(starts[r]), std::size_t(lengths[r])));
+  return out;
 }
 
 }  // namespace switchyard::comm

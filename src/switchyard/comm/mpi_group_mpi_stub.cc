@@ -16,4 +16,8 @@ MpiSession::~MpiSession() = default;
 
 Group MpiSession::form_group(const Deadlines&) { throw InternalError("no MPI in this build"); }
 
+std::vector<std::string> MpiSession::all_gather(std::string_view, std::chrono::milliseconds) {
+  throw InternalError("no MPI in this build");
+}
+
 }  // namespace switchyard::comm

@@ -24,9 +24,9 @@ Eligibility require_dispatch(const Deployment& d, bool serves_dtp) {
 }
 
 Eligibility require_no_tp(const Deployment& d) {
-  if (d.ep == 1 || d.tp == 1) return Eligibility::yes();
+  if (d.tp == 1) return Eligibility::yes();
   return no(Reject::kTopologyUnsupported, "ep = ", d.ep, " and tp = ", d.tp,
-            " are both above 1; all_gather serves that");
+            d.ep > 1 ? " are both above 1" : ": experts are cut", "; all_gather serves that");
 }
 
 Eligibility require_ranks(const Deployment& d) {

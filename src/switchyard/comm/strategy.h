@@ -42,7 +42,7 @@ const Strategy& fused();
 
 /// Attention is data-parallel over more than one rank: `dep`, or `dtp` where `serves_dtp`.
 Eligibility require_dispatch(const Deployment& d, bool serves_dtp);
-/// Experts are not cut as well, ep and tp are not both above 1.
+/// Experts are not cut: tp is 1.
 Eligibility require_no_tp(const Deployment& d);
 /// At most kMaxGroupRanks ranks, whose memory one host maps.
 Eligibility require_ranks(const Deployment& d);

@@ -46,9 +46,22 @@ void deal_tokens(const Problem& p, std::int64_t first, std::int64_t tokens, Rout
           std::int32_t(((first + t) * p.top_k() + j) % p.num_experts());
 }
 
-/// One block of tokens, from token `first` on, through routing and the experts in f32 mode.
-void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, HostBuffer& workspace,
+/// Tokens from number `first` on, and the packed numbers of the experts where they are given.
+struct Block {
+  std::int64_t first = 0;
+  ForwardArgs args;
+  std::span<const std::int32_t> packed;
+
+  std::int32_t number_of(const Layer& layer, std::int32_t id) const {
+    if (packed.empty()) return packed_id(layer, id);
+    return id < 0 || std::size_t(id) >= packed.size() ? -1 : packed[std::size_t(id)];
+  }
+};
+
+/// One block of tokens through routing and the experts in f32 mode.
+void run_block(const Layer& layer, const Block& block, HostBuffer& workspace,
                CalibrationAmax& amax) {
+  const ForwardArgs& a = block.args;
   const Problem& p = layer.problem();
   const ExpertBank& bank = layer.routed();
   ops::FfnShape shape = bank.shape;
@@ -60,12 +73,12 @@ void run_block(const Layer& layer, std::int64_t first, const ForwardArgs& a, Hos
   std::vector<double> inter(ids.size() * std::size_t(shape.inter));
   Routed routed{ids, weights, shape.top_k, 1};
   if (p.routing.choice == ChoiceRule::kCaller) {
-    deal_tokens(p, first, a.tokens, routed);
+    deal_tokens(p, block.first, a.tokens, routed);
   } else {
     route_tokens(layer, a, Dtype::kF32, logits, routed);
   }
   append_shared(layer, a, routed);
-  for (std::int32_t& id : ids) id = packed_id(layer, id);
+  for (std::int32_t& id : ids) id = block.number_of(layer, id);
   if (layer.latent() != nullptr)
     project_down(layer, {a, Dtype::kF32, /*rounds=*/false}, latent.data(), workspace.bytes());
   const float* x = layer.latent() != nullptr ? latent.data() : static_cast<const float*>(a.hidden);
@@ -121,7 +134,8 @@ void CalibrationAmax::merge(const CalibrationAmax& other) {
 float CalibrationAmax::largest() const { return *std::max_element(fc2.begin(), fc2.end()); }
 
 CalibrationAmax calibration_amax(const Layer& layer, std::int64_t tokens, const float* hidden,
-                                 const std::int64_t* token_ids) {
+                                 const std::int64_t* token_ids,
+                                 std::span<const std::int32_t> packed) {
   require(tokens > 0, "calibrate: no tokens are given");
   ops::FfnShape shape = layer.routed().shape;
   shape.quant = formats::ActivationQuant::kF32;
@@ -133,7 +147,7 @@ CalibrationAmax calibration_amax(const Layer& layer, std::int64_t tokens, const 
     a.hidden = hidden + t * layer.problem().hidden;
     a.hidden_stride = layer.problem().hidden;
     a.token_ids = token_ids != nullptr ? token_ids + t : nullptr;
-    run_block(layer, t, a, workspace, amax);
+    run_block(layer, {t, a, packed}, workspace, amax);
   }
   return amax;
 }

@@ -19,10 +19,6 @@ using formats::ActivationQuant;
 // Scales computed in fp32 and in double differ in their last places; codes differ by a step.
 constexpr double kSameCode = 1e-3;
 
-bool requantises(ActivationQuant q) {
-  return q != ActivationQuant::kNone && q != ActivationQuant::kF32;
-}
-
 struct LeafRun {
   std::vector<std::byte> hidden, out;
   std::vector<float> exact;  // what the hidden dtype holds
@@ -73,28 +69,6 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
     single_rank_forward(layer, f);  // judge() holds the gate
   }
   return run;
-}
-
-/// The second quantiser's values of one bank, the leaf's and the oracle's.
-///
-/// Shapes:  leaf, oracle [rows, width].
-struct Codes {
-  const std::vector<double>& leaf;
-  const std::vector<double>& oracle;
-  std::int64_t width = 0;
-};
-
-/// Marks row `r` if any of its codes differ; returns the number of differing codes.
-std::int64_t find_flips(const Codes& c, std::size_t r, std::vector<std::uint8_t>& flipped) {
-  std::int64_t count = 0;
-  for (std::size_t i = r * std::size_t(c.width); i < (r + 1) * std::size_t(c.width); ++i) {
-    const double a = c.leaf[i], b = c.oracle[i];
-    const bool same = std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b));
-    if (same || (std::isnan(a) && std::isnan(b))) continue;
-    ++count;
-    flipped[r] = 1;
-  }
-  return count;
 }
 
 /// Both banks' flipped rows.
@@ -148,6 +122,22 @@ void find_worst_row(const std::vector<double>& y, const std::vector<double>& r, 
 }
 
 }  // namespace
+
+bool requantises(ActivationQuant q) {
+  return q != ActivationQuant::kNone && q != ActivationQuant::kF32;
+}
+
+std::int64_t find_flips(const Codes& c, std::size_t r, std::vector<std::uint8_t>& flipped) {
+  std::int64_t count = 0;
+  for (std::size_t i = r * std::size_t(c.width); i < (r + 1) * std::size_t(c.width); ++i) {
+    const double a = c.leaf[i], b = c.oracle[i];
+    const bool same = std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b));
+    if (same || (std::isnan(a) && std::isnan(b))) continue;
+    ++count;
+    flipped[r] = 1;
+  }
+  return count;
+}
 
 Budgets budgets_of(ActivationQuant q) {
   switch (q) {

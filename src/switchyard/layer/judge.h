@@ -55,6 +55,21 @@ struct Judgement {
   bool ok(const Budgets& budgets) const;
 };
 
+/// Whether a quantiser has codes, which can flip.
+bool requantises(formats::ActivationQuant quant);
+
+/// The second quantiser's values of one bank, the leaf's and the oracle's.
+///
+/// Shapes:  leaf, oracle [rows, width].
+struct Codes {
+  const std::vector<double>& leaf;
+  const std::vector<double>& oracle;
+  std::int64_t width = 0;
+};
+
+/// Marks row `r` if any of its codes differ; returns the number of differing codes.
+std::int64_t find_flips(const Codes& codes, std::size_t r, std::vector<std::uint8_t>& flipped);
+
 /// Runs the layer and the oracle on the same tokens. Tokens with a flipped code of a second
 /// quantiser (the routed experts', the shared one's) are compared with the oracle fed the leaf's
 /// own codes, and counted. Differences up to rounding_slack() of the output's dtype count as none.

@@ -181,6 +181,17 @@ checkpoint::ExpertSource packed_experts(const Layer& layer) {
   return packed_source(layer.weights(), layer.options());
 }
 
+OracleChoice oracle_choice(const Layer& layer, const OracleArgs& a, OracleResult& result) {
+  Choice own = choose(layer, a);
+  adopt_input_weights(layer, a, own);
+  compare_ids(a, own, layer.problem().top_k(), result);
+  return {std::move(own.ids), std::move(own.weights)};
+}
+
+std::vector<double> oracle_shared(const Layer& layer, const OracleArgs& a, OracleResult& result) {
+  return shared_rows(layer, a, result.shared_inter);
+}
+
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
   const std::shared_lock<std::shared_mutex> reading = layer.reading();
   return run_oracle_held(layer, a);

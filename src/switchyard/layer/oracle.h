@@ -51,6 +51,20 @@ struct OracleResult {
   std::int64_t ids_differing = 0;     // tokens whose ids differ although the gap was wide
 };
 
+/// The oracle's own choice; where a weight multiplies the input, the leaf's within the last place.
+///
+/// Shapes:  ids, weights [tokens, k].
+struct OracleChoice {
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+};
+
+/// Routes in double and compares with the leaf's ids: fills result's swapped and its counts.
+OracleChoice oracle_choice(const Layer& layer, const OracleArgs& args, OracleResult& result);
+/// The shared expert's rows, gate applied, of what the layer holds of it; empty when it has none of
+/// its own. Fills result's shared_inter.
+std::vector<double> oracle_shared(const Layer& layer, const OracleArgs& args, OracleResult& result);
+
 /// The canonical experts behind the packed ids, fused shared ones included; of a part, as it holds
 /// them.
 checkpoint::ExpertSource packed_experts(const Layer& layer);

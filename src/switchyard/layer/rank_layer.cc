@@ -4,32 +4,80 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
-#include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
 #include "switchyard/core/shard.h"
-#include "switchyard/layer/single_rank.h"
+#include "switchyard/layer/calibrate.h"
 
 namespace switchyard::layer {
 namespace {
 
 constexpr std::string_view kPhase = "creation of the layer's part";
 
-void check_served(const Problem& p, const RankOptions& o) {
-  require(p.latent == 0, "layers with latent experts run on one rank in this version");
-  require(p.routing.zero_experts == 0, "layers with zero experts run on one rank in this version");
-  require(!o.layer.fuse_shared, "shared experts are fused on one rank only");
-  require(o.strategy->contract.weights == comm::WeightsBy::kExperts ||
+/// The deployment that the options and the group make.
+Deployment deployment_of(const comm::Group& group, const RankOptions& o) {
+  Deployment d;
+  d.parallel = o.parallel;
+  d.tp = o.tp;
+  d.ep = group.size() / o.tp;
+  d.fuse_shared = o.layer.fuse_shared;
+  return d;
+}
+
+void check_served(const comm::Group& group, const Problem& p, const RankOptions& o) {
+  require(o.tp >= 1 && group.size() % o.tp == 0, "tp = ", o.tp, " does not divide the ",
+          group.size(), " ranks of the group");
+  const Eligibility verdict = can_spread(p, deployment_of(group, o));
+  require(verdict.eligible(), verdict.eligible() ? "" : verdict.detail());
+  require(o.parallel != Parallel::kDep || o.strategy != nullptr,
+          "ranks under dep need a strategy to exchange tokens");
+  require(o.parallel != Parallel::kDep ||
+              o.strategy->contract.weights == comm::WeightsBy::kExperts ||
               p.routing.placement != WeightPlacement::kInput,
-          "strategy ", o.strategy->name,
+          "strategy ", o.strategy == nullptr ? "" : o.strategy->name,
           " weighs in the combine, this layer on the experts' input; choose another strategy");
 }
 
+std::vector<std::int32_t> slot_experts_of(const RankOptions& o, std::int64_t experts) {
+  std::vector<std::int32_t> out = o.slot_experts;
+  if (out.empty()) {
+    out.resize(std::size_t(experts));
+    std::iota(out.begin(), out.end(), 0);
+  }
+  return out;
+}
+
+/// The weights by slot. Constants of the activation are by expert, so they must be one for all
+/// where slots are not the experts in their order.
+checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& o) {
+  if (o.slot_experts.empty()) return w;
+  const ActivationParams first = lower(w.problem.activation, 0);
+  for (std::int64_t e = 1; e < w.problem.num_experts(); ++e) {
+    const ActivationParams a = lower(w.problem.activation, e);
+    require(a.alpha == first.alpha && a.beta == first.beta && a.has_limit == first.has_limit &&
+                (!a.has_limit || a.limit == first.limit),
+            "the activation's constants differ between experts 0 and ", e,
+            "; such a layer is not served in replicated slots, leave --slots and --placement out");
+  }
+  w.expert = [all = std::move(w.expert), experts = o.slot_experts](std::int64_t slot) {
+    return all(experts[std::size_t(slot)]);
+  };
+  return w;
+}
+
+std::string text_of(std::span<const std::int32_t> slot_experts) {
+  std::string out;
+  for (std::int32_t e : slot_experts) out += cat(e, " ");
+  return out;
+}
+
 /// What the ranks must have in common.
-std::array<comm::Agreed, 11> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
+std::array<comm::Agreed, 16> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
   const Problem& p = layer.problem();
   return {{{"build", cat(version(), "+", commit())},
+           {"fingerprint", o.fingerprint},
            {"leaf", layer.leaf_id()},
            {"shared leaf", layer.shared_leaf_id()},
            {"experts", cat(p.num_experts())},
@@ -39,7 +87,12 @@ std::array<comm::Agreed, 11> common_of(const Layer& layer, const RankOptions& o,
            {"dtype", std::string(to_string(layer.options().dtype))},
            {"activations", std::string(to_string(layer.options().activations))},
            {"isa", std::string(to_string(layer.options().isa))},
-           {"wire", cat(comm::to_string(wire), " by ", o.strategy->name)}}};
+           {"parallel", std::string(to_string(o.parallel))},
+           {"tp", cat(o.tp)},
+           {"capacity", cat(o.capacity)},
+           {"slot layout", text_of(o.slot_experts)},
+           {"wire", cat(comm::to_string(wire), " by ",
+                        o.strategy != nullptr ? o.strategy->name : "all_reduce")}}};
 }
 
 /// FC1's static scale is the maximum over all experts, not only those of this rank.
@@ -53,151 +106,181 @@ float group_maximum(comm::Group& group, float value) {
   return value;
 }
 
-/// Dtype in which the experts can write a wire form themselves; F32 where it is encoded after them.
-Dtype written_dtype(comm::Wire wire) {
-  return wire == comm::Wire::kBf16   ? Dtype::kBf16
-         : wire == comm::Wire::kFp16 ? Dtype::kFp16
-                                     : Dtype::kF32;
-}
-
-bool written_in_place(comm::Wire wire) {
-  return wire != comm::Wire::kFp8 && wire != comm::Wire::kNvfp4;
-}
-
-/// Finishes a token: factor, shared expert, the one rounding of the output.
-struct Finisher {
-  const ForwardArgs& args;
-  Dtype dtype;
-  std::int64_t hidden;
-  float factor;
-  const float* shared;  // [tokens, hidden] or null
-
-  static void row(void* self, std::int64_t token, const float* sum) {
-    const auto& f = *static_cast<const Finisher*>(self);
-    const float* addend = f.shared != nullptr ? f.shared + token * f.hidden : nullptr;
-    for (std::int64_t h = 0; h < f.hidden; ++h) {
-      float value = sum[h] * f.factor;
-      if (addend != nullptr) value += addend[h];
-      store_element(f.dtype, f.args.out, token * f.args.out_stride + h, value);
-    }
-  }
-};
-
 }  // namespace
+
+Eligibility can_spread(const Problem& p, const Deployment& d) {
+  auto no = [](const char* detail) { return Eligibility::no(Reject::kPathNotEnabled, detail); };
+  if (p.latent > 0) return no("layers with latent experts run on one rank in this version");
+  if (d.fuse_shared) return no("shared experts are fused on one rank only");
+  return Eligibility::yes();
+}
 
 RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
                      const RankOptions& options)
     : group_(group),
-      strategy_(options.strategy),
-      capacity_(options.capacity),
+      options_(options),
+      num_experts_(weights.problem.num_experts()),
+      slots_(slot_experts_of(options, num_experts_), num_experts_),
       wire_(comm::to_wire(weights.problem.combine, options.layer.dtype)) {
   const Problem problem = weights.problem;
   guarded(group, kPhase, [&] {
-    check_served(problem, options);
+    check_served(group, problem, options);
     LayerOptions part = options.layer;
-    part.held = ep_shard(problem.num_experts(), group.size(), group.rank());
-    layer_ = std::make_unique<Layer>(std::move(weights), part);
-    require(!layer_->needs_calibration(), "format ", problem.format,
-            " has static activation scales and this layer has none; ranks do not calibrate yet, "
-            "ask for activations = bf16");
+    part.held = held_by(group.rank());
+    part.tp = {group.rank() % options.tp, options.tp};
+    if (options.parallel != Parallel::kDep) part.shared_tp = {group.rank(), group.size()};
+    layer_ = std::make_unique<Layer>(by_slot(std::move(weights), options), part);
   });
   comm::agree(group, common_of(*layer_, options, wire_), kPhase);
+  needs_calibration_ = !group.vote(!layer_->needs_calibration(), kPhase);
   layer_->raise_fc1_scale(group_maximum(group, layer_->routed().scales.fc1));
   shape_ = layer_->routed().shape;
-  if (strategy_->contract.layout == comm::RowLayout::kExpertMajor) shape_.top_k = 1;
+  options.parallel == Parallel::kDep ? make_exchange() : make_reduction();
+}
+
+void RankLayer::make_exchange() {
+  const Problem& p = layer_->problem();
+  if (options_.strategy->contract.layout == comm::RowLayout::kExpertMajor) shape_.top_k = 1;
   exchange_ =
-      make_exchange(*strategy_, group,
-                    {.ep = group.size(),
-                     .slots = problem.num_experts(),
-                     .top_k = problem.top_k(),
-                     .capacity = capacity_,
-                     .hidden = problem.hidden,
-                     .row_bytes = problem.hidden * std::int64_t(size_of(options.layer.dtype)),
-                     .share_bytes = comm::wire_bytes(wire_, problem.hidden)},
-                    options.exchange);
+      comm::make_exchange(*options_.strategy, group_,
+                          {.ep = group_.size() / options_.tp,
+                           .tp = options_.tp,
+                           .slots = slots_.num_slots(),
+                           .top_k = p.top_k(),
+                           .capacity = options_.capacity,
+                           .hidden = p.hidden,
+                           .row_bytes = p.hidden * std::int64_t(size_of(options_.layer.dtype)),
+                           .share_bytes = comm::wire_bytes(wire_, p.hidden)},
+                          options_.exchange);
 }
 
-std::size_t RankLayer::workspace_bytes() const {
-  Arena arena;
-  take_parts(arena, *layer_, capacity_);
-  if (!written_in_place(wire_)) arena.take<float>(std::size_t(capacity_ * shape_.hidden));
-  return arena.used();
+void RankLayer::make_reduction() {
+  const Problem& p = layer_->problem();
+  reduction_ = std::make_unique<comm::Reduction>(
+      group_,
+      comm::ReductionShape{.gathers = own_tokens(),
+                           .capacity = options_.capacity,
+                           .top_k = p.top_k(),
+                           .hidden = p.hidden,
+                           .row_bytes = p.hidden * std::int64_t(size_of(options_.layer.dtype)),
+                           .share_bytes = comm::wire_bytes(wire_, p.hidden)});
 }
 
-void RankLayer::run_experts(const comm::Received& in, std::span<float> rows,
-                            std::span<std::byte> stage) const {
-  const ExpertBank& bank = layer_->routed();
-  const Dtype x_dtype = layer_->options().dtype, y_dtype = written_dtype(wire_);
-  for (const comm::Segment& segment : in.segments) {
-    std::byte* shares = in.shares + segment.first * in.share_stride;
-    ops::FfnArgs f;
-    f.shape = &shape_;
-    f.layout = &bank.layout;
-    f.packed = bank.packed.data();
-    f.fc1_input_scale = bank.scales.fc1;
-    f.activation = bank.activation.data();
-    f.tokens = segment.rows;
-    f.x_dtype = x_dtype;
-    f.x = in.hidden + segment.first * in.hidden_stride;
-    f.x_stride = in.hidden_stride / std::int64_t(size_of(x_dtype));
-    f.ids = in.ids + segment.first * in.ids_per_row;
-    f.weights = in.weights + segment.first * in.ids_per_row;
-    f.out_dtype = y_dtype;
-    f.pool = layer_->options().pool.get();
-    f.isa = layer_->options().isa;
-    f.workspace = stage;
-    if (written_in_place(wire_)) {  // straight into the exchange's memory
-      f.out = shares;
-      f.out_stride = in.share_stride / std::int64_t(size_of(y_dtype));
-      layer_->options().leaf->ffn->forward(f);
-      continue;
+comm::WeightsBy RankLayer::weights_by() const {
+  return exchange_ ? options_.strategy->contract.weights : comm::WeightsBy::kExperts;
+}
+
+Shard RankLayer::held_by(int rank) const {
+  return ep_shard(slots_.num_slots(), group_.size() / options_.tp, rank / options_.tp);
+}
+
+void RankLayer::place(std::int64_t tokens, const void* hidden, std::int64_t hidden_stride,
+                      std::span<const std::int32_t> ids, std::span<std::int32_t> placed) const {
+  const std::size_t k = std::size_t(layer_->problem().top_k());
+  const std::size_t key_bytes =
+      std::min(eplb::kTokenKeyBytes,
+               std::size_t(layer_->problem().hidden) * size_of(layer_->options().dtype));
+  const std::int32_t behind =
+      options_.parallel == Parallel::kDep ? -1 : std::int32_t(slots_.num_slots() - num_experts_);
+  for (std::size_t t = 0; t < std::size_t(tokens); ++t) {
+    const auto* row = static_cast<const std::byte*>(hidden) + std::int64_t(t) * hidden_stride;
+    const std::uint64_t key = eplb::token_key({row, key_bytes});
+    for (std::size_t i = t * k; i < (t + 1) * k; ++i) {
+      const bool zero = ids[i] >= num_experts_;
+      if (zero) placed[i] = behind < 0 ? -1 : ids[i] + behind;
+      if (!zero) placed[i] = ids[i] < 0 ? -1 : slots_.slot_of(ids[i], key);
     }
-    f.out = rows.data();
-    f.out_stride = shape_.hidden;
-    layer_->options().leaf->ffn->forward(f);
-    for (std::int64_t i = 0; i < segment.rows; ++i)
-      comm::encode_row(wire_, rows.data() + i * shape_.hidden, shape_.hidden,
-                       shares + i * in.share_stride);
   }
 }
 
-void RankLayer::forward(const ForwardArgs& a) {
-  const auto reading = layer_->reading();
-  const Layer& layer = *layer_;
-  try {
-    require(a.tokens <= capacity_, "forward of ", a.tokens, " tokens on rank ", group_.rank(),
-            " exceeds the capacity ", capacity_, "; split the batch or build the layer for more");
-    require(a.unfinalised == nullptr, "an unfinalised output is built for one rank only");
-    check_forward(layer, a);
-    write_trace(layer, a);
-    Arena arena(a.workspace);
-    Parts parts = take_parts(arena, layer, capacity_);
-    std::span<float> rows;
-    if (!written_in_place(wire_)) rows = arena.take<float>(std::size_t(capacity_ * shape_.hidden));
-    Routed routed{parts.ids, parts.weights, layer.problem().top_k(),
-                  layer.problem().routed_scaling_factor};
-    if (a.tokens > 0) {
-      choose_experts(layer, a, parts, routed);
-      if (layer.shared() != nullptr) run_shared(layer, a, parts);
-    }
-    const std::int64_t element = std::int64_t(size_of(layer.options().dtype));
-    comm::Ticket ticket = exchange_->dispatch({.tokens = a.tokens,
-                                               .hidden = a.hidden,
-                                               .hidden_stride = a.hidden_stride * element,
-                                               .row_bytes = layer.problem().hidden * element,
-                                               .ids = routed.ids.data(),
-                                               .weights = routed.weights.data(),
-                                               .wire = wire_});
-    run_experts(ticket.received(), rows, parts.stage);
-    Finisher finisher{a, layer.options().dtype, layer.problem().hidden, routed.factor,
-                      layer.shared() != nullptr ? parts.shared_out.data() : nullptr};
-    exchange_->combine(std::move(ticket), {&finisher, Finisher::row});
-    report_routing(layer, a, routed);
-    layer.load_counter().add(routed.ids.data(), a.tokens, layer.problem().top_k(), routed.width);
-  } catch (const Error& e) {
-    group_.abort(e.what());  // or the others would wait for this rank
-    throw;
+bool RankLayer::adds_zero_experts(int source) const {
+  if (options_.parallel == Parallel::kDep) return false;  // the source does, behind the sum
+  return group_.rank() == (own_tokens() ? source : 0);
+}
+
+void RankLayer::localise(std::span<const std::int32_t> ids, std::span<const float> weights,
+                         int source, std::int32_t* local_ids, float* local_weights) const {
+  const Shard& held = layer_->options().held;
+  const bool zero = adds_zero_experts(source);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool is_zero = ids[i] >= slots_.num_slots();
+    const std::int64_t local =
+        is_zero ? held.size + ids[i] - slots_.num_slots() : ids[i] - held.begin;
+    const bool here = ids[i] >= 0 && (is_zero ? zero : local >= 0 && local < held.size);
+    local_ids[i] = here ? std::int32_t(local) : -1;
+    local_weights[i] = here ? weights[i] : 0;
   }
+}
+
+namespace {
+
+/// Every rank's values of one type, in rank order.
+template <class T>
+std::vector<T> gathered(comm::Group& group, std::span<const T> mine, std::string_view phase) {
+  std::vector<T> out;
+  for (const std::string& text :
+       group.all_gather({reinterpret_cast<const char*>(mine.data()), mine.size_bytes()}, phase)) {
+    const std::size_t at = out.size();
+    out.resize(at + text.size() / sizeof(T));
+    if (!text.empty()) std::memcpy(out.data() + at, text.data(), text.size());
+  }
+  return out;
+}
+
+}  // namespace
+
+// Every rank sees what its experts and columns make of all tokens; the maxima of all are the
+// layer's.
+void RankLayer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
+  constexpr std::string_view kCalibration = "calibration of the ranks";
+  if (!formats::is_static(layer_->routed().shape.quant)) return;
+  const std::int64_t h = layer_->problem().hidden;
+  const std::vector<float> all =
+      gathered<float>(group_, {hidden, std::size_t(tokens * h)}, kCalibration);
+  const std::vector<std::int64_t> ids =
+      token_ids == nullptr
+          ? std::vector<std::int64_t>()
+          : gathered<std::int64_t>(group_, {token_ids, std::size_t(tokens)}, kCalibration);
+  const Shard held = held_by(group_.rank());
+  CalibrationAmax amax;
+  std::vector<std::int32_t> packed(std::size_t(num_experts_), -1);
+  for (std::int64_t s = 0; s < held.size; ++s)
+    packed[std::size_t(slots_.experts()[std::size_t(held.begin + s)])] = std::int32_t(s);
+  guarded(group_, kCalibration, [&] {
+    amax = calibration_amax(*layer_, std::int64_t(all.size()) / h, all.data(),
+                            ids.empty() ? nullptr : ids.data(), packed);
+  });
+  std::vector<float> of_experts(std::size_t(num_experts_) + 1, -1.0F);
+  auto expert_in = [&](std::int64_t slot) {
+    return std::size_t(slots_.experts()[std::size_t(slot)]);
+  };
+  for (std::int64_t s = 0; s < held.size; ++s)
+    of_experts[expert_in(held.begin + s)] =
+        std::max(of_experts[expert_in(held.begin + s)], amax.fc2[std::size_t(s)]);
+  of_experts.back() = amax.fc1;
+  const std::vector<float> table = gathered<float>(group_, of_experts, kCalibration);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    float& most = of_experts[i % of_experts.size()];
+    most = std::max(most, table[i]);
+  }
+  CalibrationAmax whole{of_experts.back(), {of_experts.begin(), of_experts.end() - 1}};
+  const StaticScales by_expert =
+      calibrated_scales(layer_->routed().shape.quant, whole, whole.largest());
+  StaticScales scales{by_expert.fc1, {}, by_expert.unseen};
+  for (std::int64_t s = 0; s < held.size; ++s)
+    scales.fc2.push_back(by_expert.fc2[expert_in(held.begin + s)]);
+  layer_->set_scales(std::move(scales));
+  needs_calibration_ = false;
+}
+
+void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& expert) {
+  guarded(group_, "update_expert", [&] {
+    require(e >= 0 && e < num_experts_, "update_expert: expert ", e, " is outside 0..",
+            num_experts_ - 1, ", the routed experts of this layer");
+    const Shard held = held_by(group_.rank());
+    for (std::int32_t slot : slots_.replicas(e))
+      if (slot >= held.begin && slot < held.begin + held.size) layer_->update_expert(slot, expert);
+  });
 }
 
 }  // namespace switchyard::layer

@@ -3,62 +3,128 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "switchyard/base/arena.h"
 #include "switchyard/comm/factory.h"
+#include "switchyard/comm/reduction.h"
+#include "switchyard/core/deployment.h"
+#include "switchyard/eplb/slot_map.h"
 #include "switchyard/layer/layer.h"
 
 namespace switchyard::layer {
 
 /// How one rank's part of a layer is built.
 struct RankOptions {
-  LayerOptions layer;  // `held` is filled in
-  const comm::Strategy* strategy = nullptr;
-  std::int64_t capacity = 0;  // most tokens of one rank and call; equal on all ranks
+  LayerOptions layer;  // what each rank holds is filled in
+  Parallel parallel = Parallel::kDep;
+  std::int64_t tp = 1;                       // ep is the group's size over it
+  const comm::Strategy* strategy = nullptr;  // under attention DP
+  std::int64_t capacity = 0;                 // most tokens of one rank and call; equal on all ranks
+  // The expert in each slot, of which each EP rank holds its ep_shard(); empty: expert e in slot e.
+  std::vector<std::int32_t> slot_experts{};
+  std::string fingerprint{};  // of the environment
   comm::ExchangeOptions exchange{};
 };
 
-/// One rank's part of a layer under attention DP and expert parallelism (`dep`): routes its own
-/// tokens, sends them to the ranks that hold their experts, runs its own experts on what it
-/// receives, and finishes what comes back.
+/// One rank's part of a layer whose experts are spread over a group.
 ///
-/// finalize:   each rank's share, the sum of weight * row over its choices, is rounded once to the
-///             wire; the source adds the shares in rank order in fp32, multiplies by the factor,
-///             adds its whole shared expert and rounds once. Where the strategy weighs in the
-///             combine, each unweighted row is rounded to the wire and summed in choice order.
+/// finalize:   `dep`: each rank's share, the sum of weight * row over its choices, is rounded once
+///             to the wire; the source adds the shares in rank order in fp32, multiplies by the
+///             factor, adds its whole shared expert and rounds once. Where the strategy weighs in
+///             the combine, each unweighted row is rounded to the wire and summed in choice order.
+///             `dtp`, `tep`, `ttp`: the share is that sum times the factor, plus the rank's shard
+///             of the shared expert, rounded once; the shares of all ranks are added in rank order
+///             in fp32 and rounded once.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
 ///             nothing. Two forwards of one part must not overlap.
 class RankLayer {
  public:
-  /// Packs the experts that `group.rank()` holds, and compares with the other ranks what must be
-  /// equal. `group` outlives the layer.
+  /// Packs what `group.rank()` holds, and compares with the other ranks what must be equal. `group`
+  /// outlives the layer.
   /// Errors: UsageError on every rank when a rank cannot build its part, the ranks differ, or the
-  ///         layer has what ranks do not serve yet (zero experts, latent experts, static scales
-  ///         that need calibration); PeerError when a rank does not come.
+  ///         layer has what ranks do not serve (see can_spread()); PeerError when a rank does not
+  ///         come.
   RankLayer(comm::Group& group, checkpoint::LayerWeights weights, const RankOptions& options);
 
   /// The part: routing, the held experts, the shared expert.
   const Layer& part() const { return *layer_; }
-  /// What joins the ranks.
-  const comm::Strategy& strategy() const { return *strategy_; }
+  /// How the layer is spread.
+  Parallel parallel() const { return options_.parallel; }
+  /// Whether each rank has tokens of its own.
+  bool own_tokens() const {
+    return options_.parallel == Parallel::kDep || options_.parallel == Parallel::kDtp;
+  }
+  /// What exchanges tokens; null where the ranks reduce instead.
+  const comm::Strategy* strategy() const { return exchange_ ? options_.strategy : nullptr; }
+  /// Who multiplies routing weights.
+  comm::WeightsBy weights_by() const;
   /// How shares travel.
   comm::Wire wire() const { return wire_; }
+  /// The ranks.
+  comm::Group& group() const { return group_; }
   /// Bytes that a forward of up to `capacity` tokens needs.
   std::size_t workspace_bytes() const;
   /// Runs the layer on this rank's tokens. Errors: UsageError for a broken argument, which ends the
   /// call on every rank; PeerError when another rank does not come, or gave up.
   void forward(const ForwardArgs& args);
 
+  /// Whether some rank's static scales are missing; a forward then throws UsageError.
+  bool needs_calibration() const { return needs_calibration_; }
+  /// Sets the static scales from all ranks' tokens, as Layer::calibrate() does on one rank: a share
+  /// of the layer's tokens from each, or any number from any. Collective.
+  ///
+  /// Shapes:  hidden [tokens, H] fp32 dense; token_ids [tokens] or, on all ranks, null.
+  void calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids);
+  /// Replaces routed expert `e` in every slot that holds it, as Layer::update_expert() does; every
+  /// rank gives the whole expert. Collective. Errors: UsageError on every rank.
+  void update_expert(std::int64_t e, const checkpoint::ExpertWeights& expert);
+
+  /// The slots that `rank` holds.
+  Shard held_by(int rank) const;
+  /// Which expert stands in which slot.
+  const eplb::SlotMap& slots() const { return slots_; }
+  /// The slots that serve a call's choices. Zero experts have numbers behind the slots, or -1 where
+  /// the source adds them behind the sum.
+  ///
+  /// Shapes:  hidden [tokens] rows hidden_stride bytes apart, in the layer's dtype; ids, placed
+  ///          [tokens, k].
+  void place(std::int64_t tokens, const void* hidden, std::int64_t hidden_stride,
+             std::span<const std::int32_t> ids, std::span<std::int32_t> placed) const;
+  /// Rank `source`'s placed choices by this rank's numbers: -1 for a slot of others, whose weight
+  /// is then 0. Zero experts count on the rank that adds them to its share.
+  ///
+  /// Shapes:  ids, weights, local_ids, local_weights [size].
+  void localise(std::span<const std::int32_t> ids, std::span<const float> weights, int source,
+                std::int32_t* local_ids, float* local_weights) const;
+
  private:
-  void run_experts(const comm::Received& received, std::span<float> rows,
-                   std::span<std::byte> stage) const;
+  struct Scratch;
+  struct Rows;
+  Scratch take_scratch(Arena& arena) const;
+  void make_exchange();
+  void make_reduction();
+  void run_rows(const Rows& rows, const Scratch& scratch) const;
+  void run_received(const comm::Received& in, const Scratch& scratch) const;
+  bool adds_zero_experts(int source) const;
+  void run_block(int b, const ForwardArgs& a, Scratch& scratch) const;
+  void exchange(const ForwardArgs& a, Scratch& scratch);
+  void reduce(const ForwardArgs& a, Scratch& scratch);
 
   comm::Group& group_;
-  const comm::Strategy* strategy_;
-  std::int64_t capacity_;
+  RankOptions options_;
+  std::int64_t num_experts_;
+  eplb::SlotMap slots_;
   comm::Wire wire_;
+  bool needs_calibration_ = false;
   std::unique_ptr<Layer> layer_;
   ops::FfnShape shape_;  // of the experts' calls: as many ids per row as arrive
-  std::unique_ptr<comm::Exchange> exchange_;
+  std::unique_ptr<comm::Exchange> exchange_;    // under dep
+  std::unique_ptr<comm::Reduction> reduction_;  // else
 };
+
+/// Whether ranks can serve such a layer in this version: no latent or fused shared experts.
+Eligibility can_spread(const Problem& problem, const Deployment& deployment);
 
 }  // namespace switchyard::layer

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <mutex>
 #include <string_view>
@@ -198,6 +199,33 @@ Cache& cache() {
 }
 
 }  // namespace
+
+Launch launched() {
+  const Variables variables = machine_variables();
+  auto number = [&](std::string_view name) {
+    int value = -1;
+    for (const auto& [key, text] : variables)
+      if (key == name) std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  for (const auto& [size_name, rank_name] :
+       {std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        std::pair{"PMI_SIZE", "PMI_RANK"}}) {
+    const int processes = number(size_name), rank = number(rank_name);
+    if (processes >= 1 && rank >= 0 && rank < processes) return {rank, processes};
+  }
+  return {};
+}
+
+std::vector<int> usable_cpus() {
+  std::vector<int> out;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return out;
+  for (int c = 0; c < CPU_SETSIZE; ++c)
+    if (CPU_ISSET(c, &set)) out.push_back(c);
+  return out;
+}
 
 MachineFacts this_machine() {
   return {.variables = machine_variables,

@@ -42,6 +42,16 @@ Environment environment();
 /// Probes anew and replaces the cached environment; an override still wins in environment().
 Environment probe_again();
 
+/// Where this process stands among those that a launcher started together.
+struct Launch {
+  int rank = 0, processes = 1;
+};
+
+/// What the launcher said: Open MPI's and PMI's variables; one process alone without them.
+Launch launched();
+/// The processors that this process may use, by their numbers, ascending.
+std::vector<int> usable_cpus();
+
 /// Replaces environment() for a scope; scopes nest, the innermost wins, in every thread.
 class ScopedEnvironment {
  public:

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/process_ranks.h"
+
+#include "cli/failure.h"
+
+namespace switchyard::cli {
+namespace {
+
+// A status of one digit in front of a failure's text.
+std::string encode(const Failure& f) { return std::to_string(f.status) + f.text; }
+Failure decode(const std::string& text) { return {text.at(0) - '0', text.substr(1)}; }
+
+/// The failure to tell of, of all processes; its status is kOk when none failed. A rank that waited
+/// in vain has kNoDevice: perhaps for one that failed for a reason of its own.
+Failure worst(const std::vector<std::string>& all) {
+  Failure out;
+  for (const std::string& text : all) {
+    Failure f = decode(text);
+    const bool cause = out.status == kNoDevice && f.status != kNoDevice;
+    if (f.status != kOk && (out.status == kOk || cause)) out = std::move(f);
+  }
+  return out;
+}
+
+}  // namespace
+
+Answer on_processes(const std::function<Answer(Processes&)>& work) {
+  // Ends behind main's printing, and waits there for all: a launcher kills the others as soon as
+  // one has ended with an error.
+  static Processes processes;
+  if (processes.size() == 1) return work(processes);
+  Answer answer;
+  Failure mine;
+  try {
+    answer = work(processes);
+    mine.status = answer.status;
+  } catch (...) {
+    mine = current_failure();
+  }
+  Failure shown = worst(processes.all_gather(encode(mine)));
+  if (processes.rank() != 0) return {shown.status, "", ""};
+  if (!shown.text.empty()) return {shown.status, "", std::move(shown.text)};
+  return {shown.status, std::move(answer.text), ""};
+}
+
+}  // namespace switchyard::cli

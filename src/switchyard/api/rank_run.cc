@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/rank_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "switchyard/api/layer_call.h"
+#include "switchyard/base/check.h"
+#include "switchyard/base/host_buffer.h"
+#include "switchyard/comm/mpi_group.h"
+#include "switchyard/layer/rank_judge.h"
+#include "switchyard/layer/single_rank.h"
+#include "switchyard/resolve/probe.h"
+#include "switchyard/tune/roof.h"
+#include "switchyard/tune/timer.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kPhase = "run on the ranks";
+constexpr int kMinCalls = 5, kMaxCalls = 200;
+constexpr double kBudgetUs = 1.5e6;
+constexpr int kRoofSamples = 3;  // before the calls, and again after them
+constexpr std::size_t kRoofBytes = std::size_t(512) << 20, kLeastRoofBytes = std::size_t(64) << 20;
+
+/// Every rank's value, in rank order.
+template <class T>
+std::vector<T> gathered(comm::Group& group, const T& mine) {
+  std::vector<T> out;
+  for (const std::string& text :
+       group.all_gather({reinterpret_cast<const char*>(&mine), sizeof mine}, kPhase)) {
+    out.emplace_back();
+    std::memcpy(&out.back(), text.data(), sizeof mine);
+  }
+  return out;
+}
+
+double largest(comm::Group& group, double mine) {
+  const std::vector<double> all = gathered(group, mine);
+  return *std::max_element(all.begin(), all.end());
+}
+
+double total(comm::Group& group, double mine) {
+  double sum = 0;
+  for (double v : gathered(group, mine)) sum += v;
+  return sum;
+}
+
+/// Threads of one rank: its share of the processors that the ranks may use together, itself at
+/// least.
+int pool_threads(comm::Group& group) {
+  std::string mine;
+  for (int cpu : resolve::usable_cpus()) mine += cat(cpu, ",");
+  const std::vector<std::string> all = group.all_gather(mine, kPhase);
+  std::vector<std::string> cpus;
+  for (const std::string& list : all)
+    for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1)
+      cpus.push_back(list.substr(at, list.find(',', at) - at));
+  std::sort(cpus.begin(), cpus.end());
+  const auto distinct = std::unique(cpus.begin(), cpus.end()) - cpus.begin();
+  const std::int64_t own = std::count(mine.begin(), mine.end(), ',');
+  return int(
+      std::clamp<std::int64_t>(std::min<std::int64_t>(distinct / group.size(), own), 1, 1024));
+}
+
+layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, const RunOptions& o) {
+  layer::RankOptions r;
+  r.layer = p.options;
+  r.layer.memory_bytes /= group.size();
+  if (group.rank() != 0) r.layer.progress = nullptr;
+  const int threads = pool_threads(group);  // collective
+  r.layer.pool = std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads);
+  r.parallel = p.deployment.parallel;
+  r.tp = p.deployment.tp;
+  r.strategy = p.join.strategy;
+  r.slot_experts = p.slot_experts;
+  r.capacity = std::max<std::int64_t>(1, o.tokens);
+  r.fingerprint = p.state->report.fingerprint;
+  return r;
+}
+
+/// Bytes of one routed expert as its format stores it.
+std::int64_t stored_bytes(const layer::Layer& layer) {
+  const Problem& p = layer.problem();
+  const formats::WeightLayout& layout = layer.weights().layout;
+  return (p.gated() ? 2 : 1) * layout.stored_bytes(p.inter, p.expert_hidden()) +
+         layout.stored_bytes(p.expert_hidden(), p.inter);
+}
+
+/// The rates of all ranks at once, each with its own threads and memory.
+class RankRoof {
+ public:
+  RankRoof(comm::Group& group, const layer::Layer& part)
+      : group_(group),
+        memory_(std::max(kLeastRoofBytes, kRoofBytes / std::size_t(group.size()))),
+        meter_(*part.options().pool, part.options().isa, memory_.bytes()) {
+    std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte(1));
+  }
+  void sample() {
+    for (int i = 0; i < kRoofSamples; ++i) {
+      group_.barrier(kPhase);
+      meter_.sample(1);
+    }
+  }
+  void finish(Measurement& m) {
+    sample();
+    m.roof_samples = meter_.samples();
+    m.roof_gbps = total(group_, meter_.roof().gbps);
+    m.roof_gflops = total(group_, meter_.roof().gflops);
+  }
+
+ private:
+  comm::Group& group_;
+  HostBuffer memory_;
+  tune::RoofMeter meter_;
+};
+
+/// One rank's calls.
+class RankCalls {
+ public:
+  RankCalls(layer::RankLayer& layer, const RunOptions& o)
+      : layer_(layer),
+        p_(layer.part().problem()),
+        group_(layer.group()),
+        inputs_(p_, layer.part().weights().router.vocab,
+                {o.tokens, o.routing,
+                 o.seed + (layer.own_tokens() ? std::uint64_t(group_.rank()) : 0)}),
+        workspace_(layer.workspace_bytes()),
+        touched_(std::size_t(p_.num_experts()), '0') {}
+
+  void time(Measurement& m) {
+    RankRoof roof(group_, layer_.part());
+    roof.sample();
+    std::vector<double> times, router, distinct;
+    double spent = 0;
+    call(0);  // the first call touches fresh pages
+    for (int i = 1; i <= kMaxCalls && (i <= kMinCalls || spent < kBudgetUs); ++i) {
+      times.push_back(call(i));
+      distinct.push_back(double(distinct_experts()));
+      spent += times.back();
+    }
+    for (int i = 0; i < kMinCalls; ++i) router.push_back(largest(group_, route()));
+    m.calls = std::int64_t(times.size());
+    m.time_p50 = tune::percentile(times, 0.5);
+    m.time_p90 = tune::percentile(times, 0.9);
+    m.time_p99 = tune::percentile(times, 0.99);
+    m.router_time_p50 = tune::percentile(router, 0.5);
+    m.distinct_experts = std::int64_t(tune::percentile(distinct, 0.5));
+    m.gbps = double(m.distinct_experts) * double(stored_bytes(layer_.part())) / m.time_p50 * 1e-3;
+    const std::int64_t tokens = m.tokens * (layer_.own_tokens() ? group_.size() : 1);
+    m.gflops = layer_flops(p_, tokens) / m.time_p50 * 1e-3;
+    roof.finish(m);
+    m.share_of_roof = std::max(m.gbps / m.roof_gbps, m.gflops / m.roof_gflops);
+  }
+
+  void check(Measurement& m) {
+    layer_.part().take_expert_load();
+    call(0);
+    m.expert_tokens = expert_tokens();
+    const Sample sample = inputs_.sample(kCheckedTokens);
+    const layer::Judgement j = layer::judge_ranks(layer_, sample.args());
+    m.checked_tokens = std::int64_t(sample.picked.size());
+    m.rel_l2 = j.rel_l2_oracle;
+    const bool same = group_.vote(inputs_.same_bits(sample, j.out), kPhase);
+    m.ok = same && j.ok(budgets_of(layer_));
+    if (!same) m.notices.push_back("a token alone has other bits than in the batch");
+  }
+
+ private:
+  /// Runs call number `number` on all ranks; the slowest one's time. Units: µs.
+  double call(int number) {
+    inputs_.fill(number);
+    const ForwardArgs f = inputs_.args(workspace_.bytes());
+    group_.barrier(kPhase);
+    const double start = tune::now_us();
+    layer_.forward(f);
+    return largest(group_, tune::now_us() - start);
+  }
+
+  double route() {
+    ForwardArgs f = inputs_.args(workspace_.bytes());
+    f.logits = {};
+    std::vector<float> weights(inputs_.ids().size());
+    layer::Routed routed{inputs_.ids(), weights, p_.top_k(), 1};
+    const double start = tune::now_us();
+    layer::route_tokens(layer_.part(), f, p_.dtype, inputs_.logits(), routed);
+    return tune::now_us() - start;
+  }
+
+  /// Routed experts that the last call touched on any rank.
+  std::int64_t distinct_experts() {
+    std::fill(touched_.begin(), touched_.end(), '0');
+    for (std::int32_t id : inputs_.ids())
+      if (id >= 0 && id < p_.num_experts()) touched_[std::size_t(id)] = '1';
+    for (const std::string& other : group_.all_gather(touched_, kPhase))
+      for (std::size_t e = 0; e < touched_.size(); ++e)
+        if (other[e] == '1') touched_[e] = '1';
+    return std::count(touched_.begin(), touched_.end(), '1');
+  }
+
+  std::vector<std::int64_t> expert_tokens() {
+    std::vector<std::int64_t> out = layer_.part().expert_load().choices;
+    const std::string_view mine{reinterpret_cast<const char*>(out.data()), out.size() * 8};
+    const std::vector<std::string> all = group_.all_gather(mine, kPhase);
+    if (!layer_.own_tokens()) return out;
+    std::fill(out.begin(), out.end(), 0);
+    for (const std::string& text : all)
+      for (std::size_t e = 0; e < out.size(); ++e) {
+        std::int64_t count;
+        std::memcpy(&count, text.data() + e * 8, 8);
+        out[e] += count;
+      }
+    return out;
+  }
+
+  layer::RankLayer& layer_;
+  const Problem& p_;
+  comm::Group& group_;
+  CallInputs inputs_;
+  HostBuffer workspace_;
+  std::string touched_;  // '1' for each expert that is
+};
+
+/// Each rank's share of the calibration tokens, where the layer needs any.
+void calibrate(layer::RankLayer& layer, const BuildOptions& build, Measurement& m) {
+  const auto c =
+      LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, m.notices);
+  if (!c) return;
+  const std::int64_t all = std::int64_t(c->token_ids.size()), ranks = layer.group().size();
+  const std::int64_t first = all * layer.group().rank() / ranks;
+  const std::int64_t count = all * (layer.group().rank() + 1) / ranks - first;
+  layer.calibrate(count, c->hidden.data() + first * layer.part().problem().hidden,
+                  c->token_ids.data() + first);
+}
+
+const char* layout_name(comm::RowLayout layout) {
+  switch (layout) {
+    case comm::RowLayout::kRankMajor:
+      return "rank_major";
+    case comm::RowLayout::kCompact:
+      return "compact";
+    case comm::RowLayout::kExpertMajor:
+      return "expert_major";
+  }
+  throw InternalError("a row layout has no text");
+}
+
+/// Every strategy's answer: that of the join, where a pin keeps it short that of the others too.
+JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
+                      const std::string& carriers) {
+  JoinedRanks out{.carriers = carriers, .layout = "none", .weights = "experts", .strategies = {}};
+  if (layer.strategy() != nullptr) {
+    out.layout = layout_name(layer.strategy()->contract.layout);
+    out.weights = layer.weights_by() == comm::WeightsBy::kCombine ? "combine" : "experts";
+  }
+  auto add = [&](const resolve::StrategyVerdict& v) {
+    const bool known = std::any_of(out.strategies.begin(), out.strategies.end(),
+                                   [&](const auto& s) { return s.strategy == v.strategy; });
+    if (!known)
+      out.strategies.push_back(
+          {v.strategy, !v.reason, v.reason ? std::string(to_string(*v.reason)) : "", v.detail});
+  };
+  for (const resolve::StrategyVerdict& v : p.join.verdicts) add(v);
+  for (const comm::Verdict& v : comm::choose(layer.part().problem(), p.deployment, "auto").verdicts)
+    add({std::string(v.strategy->name),
+         v.eligibility.eligible() ? std::optional<Reject>() : v.eligibility.reason(),
+         v.eligibility.detail()});
+  return out;
+}
+
+}  // namespace
+
+RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
+    : processes_(processes != nullptr && processes->size() > 1 ? processes : nullptr),
+      ranks_(ranks) {
+  require(processes_ == nullptr || processes_->size() == ranks, "the launcher started ",
+          processes_ == nullptr ? 1 : processes_->size(), " processes and the layer is for ", ranks,
+          ranks == 1 ? " rank" : " ranks",
+          "; each process is a rank, start as many or leave --ranks, --ep and --tp out");
+  require(ranks <= comm::kMaxGroupRanks, ranks, " ranks exceed the ", comm::kMaxGroupRanks,
+          " of one host");
+}
+
+Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) {
+  const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
+  auto guarded_work = [&](comm::Group& group) {
+    try {
+      return work(group);
+    } catch (const std::exception& e) {
+      group.abort(e.what());  // or the others would wait for this rank
+      throw;
+    }
+  };
+  if (processes()) {
+    comm::Group group = processes_->session()->form_group(deadlines);
+    return guarded_work(group);
+  }
+  std::vector<comm::Group> groups = comm::make_thread_groups(int(ranks_), deadlines);
+  std::vector<std::optional<Measurement>> results;
+  results.resize(groups.size());
+  std::vector<std::exception_ptr> failures;
+  failures.resize(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < groups.size(); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        results[r] = guarded_work(groups[r]);
+      } catch (...) {
+        failures[r] = std::current_exception();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  std::exception_ptr effect;
+  for (const std::exception_ptr& failure : failures) {
+    if (!failure) continue;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const comm::PeerError&) {
+      if (!effect) effect = failure;  // perhaps another rank's doing
+    }
+  }
+  if (effect) std::rethrow_exception(effect);
+  return std::move(*results[0]);
+}
+
+Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOptions& o,
+                         const std::string& carriers) {
+  const layer::RankOptions options = rank_options(group, p, o);
+  layer::RankLayer layer(group, p.weights, options);
+  Measurement m;
+  m.ranks = group.size();
+  m.parallel = std::string(to_string(p.deployment.parallel));
+  m.strategy = options.strategy != nullptr ? std::string(options.strategy->name) : "all_reduce";
+  m.joined = joined_of(p, layer, carriers);
+  m.tokens = o.tokens;
+  m.budget = budgets_of(layer).oracle;
+  m.ok = true;
+  calibrate(layer, o.build, m);
+  if (o.tokens > 0) {
+    RankCalls calls(layer, o);
+    calls.time(m);
+    calls.check(m);
+  }
+  group.barrier("end of the run");  // a rank that fails until here fails on all
+  return m;
+}
+
+}  // namespace switchyard
