@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
@@ -79,6 +80,24 @@ TEST(ThreadPool, WritesOfTasksAreVisibleAfterTheCall) {
   for (int round = 1; round <= 200; ++round) {
     pool.for_each(997, [&](std::int64_t i, int) { values[std::size_t(i)] += i; });
     for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], std::int64_t(i) * round);
+  }
+}
+
+// Calls so short that workers come late to most of them: into none, or into another one.
+TEST(ThreadPool, ALateWorkerTakesNoTaskOfAnotherCall) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 20'000; ++round) {
+    const std::int64_t count = round % 5 + 1;
+    std::array<std::atomic<int>, 5> ran{};
+    std::atomic<bool> stranger{false};
+    pool.wake();
+    pool.for_each(count, [&, round](std::int64_t i, int member) {
+      ran[std::size_t(i)] += round;
+      if (member < 0 || member > 3) stranger = true;
+    });
+    for (std::int64_t i = 0; i < 5; ++i)
+      ASSERT_EQ(ran[std::size_t(i)], i < count ? round : 0) << round << " " << i;
+    ASSERT_FALSE(stranger);
   }
 }
 

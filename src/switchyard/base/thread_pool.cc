@@ -65,33 +65,69 @@ struct ThreadPool::State {
     for (std::thread& w : workers) w.join();
   }
 
+  static constexpr std::uint64_t kClosed = UINT32_MAX;
+
   const int members;
   std::mutex turn;
   std::vector<std::thread> workers;
 
+  // What workers sleep on; counts calls.
   std::atomic<std::uint32_t> generation{0};
   std::atomic<bool> stop{false};
-  std::atomic<std::int64_t> next{0};
-  std::atomic<int> busy{0};
-  std::int64_t count = 0;
-  Task task = nullptr;
-  void* context = nullptr;
+  // The call's number in the upper half, its next task in the lower. Between two calls the lower
+  // half is kClosed, so that a late worker takes no task: neither an old one nor, by the old
+  // number, one of a call that is just being written.
+  std::atomic<std::uint64_t> ticket{kClosed};
+  std::atomic<std::uint32_t> count{0}, done{0};
+  std::atomic<Task> task{nullptr};
+  std::atomic<void*> context{nullptr};
 
   std::mutex error_lock;
   std::exception_ptr error;
 
+  /// Opens the call: fields first, then the ticket that leads to them.
+  void open(std::uint32_t tasks, Task f, void* with) {
+    done.store(0, std::memory_order_release);
+    count.store(tasks, std::memory_order_release);
+    task.store(f, std::memory_order_release);
+    context.store(with, std::memory_order_release);
+    const std::uint64_t number = (ticket.load(std::memory_order_relaxed) >> 32) + 1;
+    ticket.store(number << 32, std::memory_order_release);
+  }
+
+  void close() { ticket.store(ticket.load(std::memory_order_relaxed) | kClosed); }
+
+  void announce() {
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+  }
+
+  void call(Task f, void* with, std::uint32_t i, int member) {
+    try {
+      f(with, i, member);
+    } catch (...) {
+      std::lock_guard lock(error_lock);
+      if (!error) error = std::current_exception();
+    }
+  }
+
+  /// Runs tasks until none is left to be taken.
   void drain(int member) {
     FloatEnvScope env;
     const Inside inside(this);
+    std::uint64_t seen = ticket.load(std::memory_order_acquire);
     for (;;) {
-      std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= count) return;
-      try {
-        task(context, i, member);
-      } catch (...) {
-        std::lock_guard lock(error_lock);
-        if (!error) error = std::current_exception();
-      }
+      const std::uint32_t i = std::uint32_t(seen), tasks = count.load(std::memory_order_acquire);
+      if (i >= tasks) return;
+      const Task f = task.load(std::memory_order_acquire);
+      void* const with = context.load(std::memory_order_acquire);
+      // Only while the ticket is the one seen were these fields those of its call.
+      if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
+      call(f, with, i, member);
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done.notify_one();
+      seen = ticket.load(std::memory_order_acquire);
     }
   }
 
@@ -107,14 +143,13 @@ struct ThreadPool::State {
       seen = generation.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_relaxed)) return;
       drain(member);
-      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) busy.notify_one();
     }
   }
 
-  void wait_for_workers() {
-    if (poll([&] { return busy.load(std::memory_order_acquire) == 0; })) return;
-    for (int left; (left = busy.load(std::memory_order_acquire)) != 0;)
-      busy.wait(left, std::memory_order_acquire);
+  void wait_for_tasks(std::uint32_t tasks) {
+    if (poll([&] { return done.load(std::memory_order_acquire) == tasks; })) return;
+    for (std::uint32_t now; (now = done.load(std::memory_order_acquire)) != tasks;)
+      done.wait(now, std::memory_order_acquire);
   }
 };
 
@@ -134,23 +169,21 @@ ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::size() const { return state_->members; }
 
+void ThreadPool::wake() {
+  if (state_->members > 1) state_->announce();
+}
+
 void ThreadPool::run(std::int64_t count, Task task, void* context) {
   if (count <= 0) return;
   State& s = *state_;
   ensure(running_pool != &s, "a task of a thread pool calls for_each of the same pool");
+  ensure(count < std::int64_t(State::kClosed), count, " tasks in one call of a thread pool");
   std::lock_guard turn(s.turn);
-  s.count = count;
-  s.task = task;
-  s.context = context;
-  s.next.store(0, std::memory_order_relaxed);
-  bool alone = s.members == 1 || count == 1;
-  if (!alone) {
-    s.busy.store(s.members - 1, std::memory_order_relaxed);
-    s.generation.fetch_add(1, std::memory_order_release);
-    s.generation.notify_all();
-  }
+  s.open(std::uint32_t(count), task, context);
+  if (s.members > 1 && count > 1) s.announce();
   s.drain(0);
-  if (!alone) s.wait_for_workers();
+  s.wait_for_tasks(std::uint32_t(count));
+  s.close();
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +14,32 @@ namespace switchyard::ops {
 /// Above so many rows a chunk of output panels narrows: FC1's of 4-bit weights from 16 panels to 8,
 /// FC2's from 8 to 4, then to 1. That bounds the scratch and changes no bit.
 inline constexpr std::int64_t kLongFc1Rows = 128, kLongChunkRows = 1024, kWideChunkRows = 16384;
+
+/// Panels of one or several matrices of `panels` each, cut into tasks of `chunk` panels; the last
+/// chunks, one per thread, are cut in four, so that no thread waits long for another's last task.
+struct PanelTasks {
+  /// Pieces of one of the last chunks.
+  static constexpr std::int64_t kCuts = 4;
+  std::int64_t panels = 0, chunk = 1, matrices = 1, threads = 1;
+
+  std::int64_t chunks() const { return (panels + chunk - 1) / chunk; }  // of one matrix
+  std::int64_t whole() const { return std::max<std::int64_t>(0, matrices * chunks() - threads); }
+  std::int64_t count() const { return whole() + (matrices * chunks() - whole()) * kCuts; }
+
+  /// A task's matrix and its panels, of which there may be none.
+  struct Range {
+    std::int64_t matrix, begin, end;
+  };
+  Range range(std::int64_t task) const {
+    const std::int64_t cuts = task < whole() ? 1 : kCuts;
+    const std::int64_t cut = task < whole() ? 0 : (task - whole()) % kCuts;
+    const std::int64_t at = task < whole() ? task : whole() + (task - whole()) / kCuts;
+    const std::int64_t width = (chunk + cuts - 1) / cuts, begin = at % chunks() * chunk;
+    const std::int64_t end = std::min(begin + chunk, panels);
+    return {at / chunks(), std::min(begin + cut * width, end),
+            std::min(begin + (cut + 1) * width, end)};
+  }
+};
 
 /// Sizes that a forward derives from its shape; the size query and the run read the same ones.
 struct FfnSizes {

@@ -45,18 +45,19 @@ class Forward {
   }
 
   void run() {
+    a_.pool->wake();
     active_ = sort_rows(a_, b_);
     if (s_.inter > 0) run_to_inter();
-    const std::int64_t chunks = (l_.fc2.panels() + sizes_.fc2_chunk - 1) / sizes_.fc2_chunk;
-    a_.pool->for_each(chunks, [this](std::int64_t i, int m) { fc2_task(i, m); });
+    fc2_ = {l_.fc2.panels(), sizes_.fc2_chunk, 1, a_.pool->size()};
+    a_.pool->for_each(fc2_.count(), [this](std::int64_t i, int m) { fc2_task(i, m); });
   }
 
  private:
   /// Everything up to FC2's input.
   void run_to_inter() {
     a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
-    fc1_chunks_ = (l_.fc1.panels() + sizes_.fc1_chunk - 1) / sizes_.fc1_chunk;
-    a_.pool->for_each(active_ * fc1_chunks_, [this](std::int64_t i, int m) { fc1_task(i, m); });
+    fc1_ = {l_.fc1.panels(), sizes_.fc1_chunk, active_, a_.pool->size()};
+    a_.pool->for_each(fc1_.count(), [this](std::int64_t i, int m) { fc1_task(i, m); });
     a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
                       [this](std::int64_t i, int) { quantize_inter(i); });
   }
@@ -131,9 +132,9 @@ class Forward {
   }
 
   void fc1_task(std::int64_t task, int member) {
-    const std::int64_t e = b_.active[std::size_t(task / fc1_chunks_)];
-    const std::int64_t begin = task % fc1_chunks_ * sizes_.fc1_chunk;
-    const std::int64_t end = std::min(begin + sizes_.fc1_chunk, l_.fc1.panels());
+    const auto [of, begin, end] = fc1_.range(task);
+    if (begin == end) return;
+    const std::int64_t e = b_.active[std::size_t(of)];
     const std::int64_t first = b_.offsets[std::size_t(e)], last = b_.offsets[std::size_t(e) + 1];
     prefetch_fc1(task + a_.pool->size());  // likely this thread's next one
     for (std::int64_t row = first; row < last; row += FfnSizes::kRowBlock)
@@ -141,9 +142,10 @@ class Forward {
   }
 
   void prefetch_fc1(std::int64_t task) const {
-    if (task >= active_ * fc1_chunks_) return;
-    prefetch(b_.active[std::size_t(task / fc1_chunks_)], l_.fc1, l_.up_codes, l_.up_scales,
-             task % fc1_chunks_ * sizes_.fc1_chunk);
+    if (task >= fc1_.count()) return;
+    const PanelTasks::Range next = fc1_.range(task);
+    if (next.begin == next.end) return;
+    prefetch(b_.active[std::size_t(next.matrix)], l_.fc1, l_.up_codes, l_.up_scales, next.begin);
   }
 
   void fc1_block(std::int64_t e, std::int64_t begin, std::int64_t end, std::int64_t row,
@@ -212,9 +214,9 @@ class Forward {
     }
   }
 
-  void fc2_task(std::int64_t chunk, int member) {
-    const std::int64_t begin = chunk * sizes_.fc2_chunk;
-    const std::int64_t end = std::min(begin + sizes_.fc2_chunk, l_.fc2.panels());
+  void fc2_task(std::int64_t task, int member) {
+    const auto [of, begin, end] = fc2_.range(task);
+    if (begin == end) return;
     const std::int64_t cols = (end - begin) * kPanelRows;
     float* rows = b_.fc2.data() + member * b_.fc2_stride;
     if (s_.inter == 0)  // an empty TP shard
@@ -298,7 +300,7 @@ class Forward {
   PanelGemm gemm_ = nullptr;
   FixRow fix_row_ = nullptr;  // null: this twin reads the pairs
   std::int64_t active_ = 0;
-  std::int64_t fc1_chunks_ = 0;
+  PanelTasks fc1_, fc2_;
 };
 
 }  // namespace

@@ -16,29 +16,24 @@ namespace {
 
 // ---- inputs ----
 
+// Each adds one column pair: weights `w`, lane by row, times the values at `x`.
 struct PairInput {
   using Value = std::uint16_t;
   static const Value* base(const PanelInput& x) { return x.pairs; }
   template <class Codec>
-  static __m512 madd(__m512 sum, const __m512i w[4], const Value* x) {
-    for (int j = 0; j < 4; ++j) {
-      int pair;
-      std::memcpy(&pair, x + 2 * j, 4);
-      sum = _mm512_dpbf16_ps(sum, __m512bh(w[j]), __m512bh(_mm512_set1_epi32(pair)));
-    }
-    return sum;
+  static __m512 madd(__m512 sum, __m512i w, const Value* x) {
+    int pair;
+    std::memcpy(&pair, x, 4);
+    return _mm512_dpbf16_ps(sum, __m512bh(w), __m512bh(_mm512_set1_epi32(pair)));
   }
 };
 struct FloatInput {
   using Value = float;
   static const Value* base(const PanelInput& x) { return x.floats; }
   template <class Codec>
-  static __m512 madd(__m512 sum, const __m512i w[4], const Value* x) {
-    for (int j = 0; j < 4; ++j) {
-      sum = _mm512_fmadd_ps(Codec::even(w[j]), _mm512_set1_ps(x[2 * j]), sum);
-      sum = _mm512_fmadd_ps(Codec::odd(w[j]), _mm512_set1_ps(x[2 * j + 1]), sum);
-    }
-    return sum;
+  static __m512 madd(__m512 sum, __m512i w, const Value* x) {
+    sum = _mm512_fmadd_ps(Codec::even(w), _mm512_set1_ps(x[0]), sum);
+    return _mm512_fmadd_ps(Codec::odd(w), _mm512_set1_ps(x[1]), sum);
   }
 };
 
@@ -64,40 +59,74 @@ Rows<X> select_rows(const PanelGemmArgs& a, std::int64_t first, int count) {
   return rows;
 }
 
-constexpr std::int64_t kAhead = 1024;  // bytes from a panel's codes to what is asked for meanwhile
+/// Asks for what the streams of P panels read next, into the second-level cache and then the first:
+/// the processor's own prefetcher starts late and stops at pages. At the end of its panel a stream
+/// goes on where the next tile's begins.
+template <int P, std::int64_t QuadBytes>
+class Ahead {
+ public:
+  Ahead(const std::byte* codes, std::int64_t panel_bytes)
+      : near_(codes + kNear),
+        far_(codes + kFar),
+        panel_(panel_bytes),
+        near_left_((panel_bytes - kNear) / QuadBytes),
+        far_left_((panel_bytes - kFar) / QuadBytes) {}
+
+  void ask() {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p)
+      for (std::int64_t line = 0; line < QuadBytes; line += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(far_ + p * panel_ + line), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(near_ + p * panel_ + line), _MM_HINT_T0);
+      }
+    near_ += QuadBytes;
+    far_ += QuadBytes;
+    if (--near_left_ == 0) near_ += (P - 1) * panel_;
+    if (--far_left_ == 0) far_ += (P - 1) * panel_;
+  }
+
+ private:
+  static constexpr std::int64_t kNear = 1024, kFar = 8192;
+  const std::byte *near_, *far_;
+  std::int64_t panel_, near_left_, far_left_;
+};
 
 /// P panels times M rows, all of K. Every (row, column) sees the same operations at any P and M.
+/// Columns go outermost and panels innermost, so that the sums stay in registers.
 template <class Codec, class Scale, class X, int P, int M>
 void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
   const PanelLayout& l = a.w->layout;
   const std::int64_t quads = l.padded_cols() / kQuadCols, cut = l.cut() / kQuadCols;
-  const std::byte* codes[P];
+  const std::int64_t panel_bytes = std::int64_t(l.panel_code_bytes());
+  const std::byte* codes = a.w->codes + panel * panel_bytes;
   const std::byte* scales[P];
-  for (int p = 0; p < P; ++p) {
-    codes[p] = a.w->codes + (panel + p) * std::int64_t(l.panel_code_bytes());
+  for (int p = 0; p < P; ++p)
     scales[p] = a.w->scales + (panel + p) * std::int64_t(l.panel_scale_bytes());
-  }
+  Ahead<P, Codec::kQuadBytes> ahead(codes, panel_bytes);
   __m512 total[P][M];
   for (int p = 0; p < P; ++p)
     for (int m = 0; m < M; ++m) total[p][m] = _mm512_setzero_ps();
 
   for (std::int64_t b = 0, q = 0; q < quads; ++b) {
     __m512 part[P][M];
+#pragma GCC unroll 4
     for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) part[p][m] = _mm512_setzero_ps();
     for (const std::int64_t end = std::min(q + cut, quads); q < end; ++q) {
+      __m512i w[P][4];
+      ahead.ask();
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) {
-        __m512i w[4];
-        const std::byte* here = codes[p] + q * Codec::kQuadBytes;
-        // The processor's own prefetcher starts late and stops at pages.
-        for (std::int64_t line = 0; line < Codec::kQuadBytes; line += 64)
-          _mm_prefetch(reinterpret_cast<const char*>(here + kAhead + line), _MM_HINT_T0);
-        Codec::decode(here, w);
+      for (int p = 0; p < P; ++p)
+        Codec::decode(codes + p * panel_bytes + q * Codec::kQuadBytes, w[p]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m)
-          part[p][m] = X::template madd<Codec>(part[p][m], w, rows.x[m] + q * kQuadCols);
-      }
+#pragma GCC unroll 4
+          for (int p = 0; p < P; ++p)
+            part[p][m] =
+                X::template madd<Codec>(part[p][m], w[p][j], rows.x[m] + q * kQuadCols + 2 * j);
     }
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
@@ -129,22 +158,30 @@ void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
 template <class Codec, class Scale, class X, int M>
 void row_tile(const PanelGemmArgs& a, std::int64_t panel, int panels, std::int64_t first) {
   const Rows<X> rows = select_rows<X>(a, first, M);
-  constexpr int kPanels = M <= 2 ? 4 : M <= 4 ? 2 : Scale::kScaled ? 1 : 2;
   int p = 0;
-  for (; p + kPanels <= panels; p += kPanels) tile<Codec, Scale, X, kPanels, M>(a, panel + p, rows);
+  if constexpr (M == 1)
+    for (; p + 4 <= panels; p += 4) tile<Codec, Scale, X, 4, M>(a, panel + p, rows);
+  for (; p + 2 <= panels; p += 2) tile<Codec, Scale, X, 2, M>(a, panel + p, rows);
   for (; p < panels; ++p) tile<Codec, Scale, X, 1, M>(a, panel + p, rows);
+}
+
+/// The last `left` rows, M at most, in one pass over the weights.
+template <class Codec, class Scale, class X, int M>
+void last_rows(const PanelGemmArgs& a, std::int64_t panel, int panels, std::int64_t left) {
+  if (left == M) return row_tile<Codec, Scale, X, M>(a, panel, panels, a.num_rows - left);
+  if constexpr (M > 1) last_rows<Codec, Scale, X, M - 1>(a, panel, panels, left);
 }
 
 template <class Codec, class Scale, class X>
 void gemm(const PanelGemmArgs& a) {
   constexpr int kPanels = 4;  // this many panels stay in the second-level cache for all rows
+  constexpr int kMostRows = 8;
   for (std::int64_t panel = a.panel_begin; panel < a.panel_end; panel += kPanels) {
     const int panels = int(std::min<std::int64_t>(kPanels, a.panel_end - panel));
     std::int64_t i = 0;
-    for (; i + 8 <= a.num_rows; i += 8) row_tile<Codec, Scale, X, 8>(a, panel, panels, i);
-    for (; i + 4 <= a.num_rows; i += 4) row_tile<Codec, Scale, X, 4>(a, panel, panels, i);
-    for (; i + 2 <= a.num_rows; i += 2) row_tile<Codec, Scale, X, 2>(a, panel, panels, i);
-    for (; i < a.num_rows; ++i) row_tile<Codec, Scale, X, 1>(a, panel, panels, i);
+    for (; i + kMostRows <= a.num_rows; i += kMostRows)
+      row_tile<Codec, Scale, X, kMostRows>(a, panel, panels, i);
+    last_rows<Codec, Scale, X, kMostRows - 1>(a, panel, panels, a.num_rows - i);
   }
 }
 
