@@ -90,7 +90,6 @@ TEST(ThreadPool, ALateWorkerTakesNoTaskOfAnotherCall) {
     const std::int64_t count = round % 5 + 1;
     std::array<std::atomic<int>, 5> ran{};
     std::atomic<bool> stranger{false};
-    pool.wake();
     pool.for_each(count, [&, round](std::int64_t i, int member) {
       ran[std::size_t(i)] += round;
       if (member < 0 || member > 3) stranger = true;

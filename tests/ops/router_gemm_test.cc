@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "switchyard/base/errors.h"
+#include "tests/cases/moe_case.h"
 
 namespace switchyard::ops {
 namespace {
@@ -36,6 +37,7 @@ struct GemmCase {
             .hidden = hidden,
             .weight = weight.data(),
             .bias = bias.empty() ? nullptr : bias.data(),
+            .isa = isa,
             .logits = {logits.data(), rows, experts, stride}};
   }
 
@@ -53,6 +55,7 @@ struct GemmCase {
     return logits;
   }
 
+  CpuIsa isa = CpuIsa::kPortable;
   Dtype dtype;
   std::int64_t rows, experts, hidden, x_stride, stride;
   std::vector<std::byte> x;
@@ -102,6 +105,17 @@ TEST(RouterGemm, BitsDoNotDependOnTheBatchNorOnTheTile) {
   for (std::int64_t t = 0; t < 9; ++t)
     for (std::int64_t e = 0; e < 301; e += 43) router_gemm_cpu(c.args(), {t, t + 1, e, e + 43});
   EXPECT_EQ(c.logits, whole);
+}
+
+TEST(RouterGemm, EveryTierHasTheSameBits) {
+  if (test::runnable_tiers().back() < CpuIsa::kAvx512) GTEST_SKIP() << "needs AVX-512";
+  for (std::int64_t hidden : {1, 15, 16, 31, 512, 517, 1100})
+    for (std::int64_t experts : {1, 7, 8, 9, 301}) {
+      GemmCase c(Dtype::kBf16, 3, experts, hidden, true);
+      const std::vector<float> portable = c.run_cpu();
+      c.isa = CpuIsa::kAvx512;
+      EXPECT_EQ(c.run_cpu(), portable) << hidden << " " << experts;
+    }
 }
 
 TEST(RouterGemm, WritesItsTileOnly) {

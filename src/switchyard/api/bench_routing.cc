@@ -77,6 +77,7 @@ class Traffic {
             .x_stride = hidden_,
             .hidden = hidden_,
             .weight = weight_.data(),
+            .isa = isa_,
             .logits = {logits.data(), tokens, experts_, experts_}};
   }
   std::vector<float>& logits(std::int64_t batch) { return logits_[std::size_t(batch % kBatches)]; }
@@ -104,6 +105,7 @@ class Traffic {
   }
 
   std::int64_t hidden_, experts_;
+  CpuIsa isa_ = running_tier(environment());
   std::vector<float> weight_, choice_bias_;
   std::vector<std::vector<float>> x_, logits_;
   std::vector<std::int64_t> token_ids_;

@@ -169,10 +169,6 @@ ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::size() const { return state_->members; }
 
-void ThreadPool::wake() {
-  if (state_->members > 1) state_->announce();
-}
-
 void ThreadPool::run(std::int64_t count, Task task, void* context) {
   if (count <= 0) return;
   State& s = *state_;

@@ -10,8 +10,7 @@ namespace switchyard {
 /// A fixed team of threads that runs indexed tasks; the calling thread is member 0.
 ///
 /// Tasks are handed out in index order, one at a time. Which thread runs a task never influences a
-/// result. A call ends when its tasks have: a worker that wakes too late for them is not waited
-/// for. Calls allocate nothing; calls from several threads take turns.
+/// result. Calls allocate nothing; calls from several threads take turns.
 class ThreadPool {
  public:
   /// Starts `threads` - 1 workers. Errors: UsageError unless 1 <= threads <= 1024, and when the
@@ -24,14 +23,10 @@ class ThreadPool {
   /// Members of the team, the caller included.
   int size() const;
 
-  /// Wakes sleeping workers ahead of a for_each() that follows within microseconds: a hint, without
-  /// an effect on any result.
-  void wake();
-
   /// Calls f(index, member) once for each index in [0, count) and returns when all are done.
   /// Every task runs in the IEEE default float environment.
   /// Errors: the first exception that a task threw, after all tasks have ended; InternalError when
-  ///         called from a task of this pool, or for 2^32 - 1 tasks or more.
+  ///         called from a task of this pool.
   template <class F>
   void for_each(std::int64_t count, F&& f) {
     using Fn = std::remove_reference_t<F>;

@@ -18,6 +18,7 @@ void compute_logits(const Layer& layer, const ForwardArgs& a, Dtype dtype, Span2
                         .weight = w.weight.data(),
                         .bias = w.logit_bias.empty() ? nullptr : w.logit_bias.data(),
                         .norm_eps = layer.problem().routing.input_norm_eps,
+                        .isa = layer.options().isa,
                         .logits = logits},
                        *layer.options().pool);
 }

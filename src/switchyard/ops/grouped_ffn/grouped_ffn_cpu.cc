@@ -45,7 +45,6 @@ class Forward {
   }
 
   void run() {
-    a_.pool->wake();
     active_ = sort_rows(a_, b_);
     if (s_.inter > 0) run_to_inter();
     fc2_ = {l_.fc2.panels(), sizes_.fc2_chunk, 1, a_.pool->size()};

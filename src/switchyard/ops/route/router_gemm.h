@@ -7,6 +7,7 @@
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
+#include "switchyard/core/environment.h"
 
 namespace switchyard::ops {
 
@@ -25,6 +26,7 @@ struct RouterGemmArgs {
   const float* weight = nullptr;
   const float* bias = nullptr;
   float norm_eps = 0;
+  CpuIsa isa = CpuIsa::kPortable;  // what the CPU twin may use; its bits are the same on every tier
   Span2d<float> logits;
 
   /// Checks shapes, strides and pointers. Errors: UsageError with field, value and limit.

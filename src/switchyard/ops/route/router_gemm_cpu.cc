@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "switchyard/ops/route/route_math.h"
+#include "switchyard/ops/route/router_dots.h"
 #include "switchyard/ops/route/router_gemm.h"
 
 namespace switchyard::ops {
@@ -10,9 +11,8 @@ namespace {
 
 /// K is cut here, whatever the batch: a chunk of x stays in the first cache while experts stream.
 constexpr std::int64_t kChunk = 512;
-constexpr int kLanes = 16;
 constexpr std::int64_t kMaxColumns = 256;
-static_assert(kChunk % kLanes == 0, "only the last chunk of a row is ragged");
+static_assert(kChunk % kRouterLanes == 0, "only the last chunk of a row is ragged");
 
 void load_chunk(const RouterGemmArgs& a, std::int64_t first, std::int64_t count, float* x) {
   if (a.dtype == Dtype::kF32) {
@@ -29,10 +29,10 @@ void load_chunk(const RouterGemmArgs& a, std::int64_t first, std::int64_t count,
 
 /// Two experts at once, so that each load of x serves two products.
 void dot_pair(const float* x, const float* w0, const float* w1, std::int64_t count, float* sums) {
-  float a[kLanes] = {}, b[kLanes] = {};
-  const std::int64_t whole = count / kLanes * kLanes;
-  for (std::int64_t h = 0; h < whole; h += kLanes)
-    for (int l = 0; l < kLanes; ++l) {
+  float a[kRouterLanes] = {}, b[kRouterLanes] = {};
+  const std::int64_t whole = count / kRouterLanes * kRouterLanes;
+  for (std::int64_t h = 0; h < whole; h += kRouterLanes)
+    for (int l = 0; l < kRouterLanes; ++l) {
       a[l] += x[h + l] * w0[h + l];
       b[l] += x[h + l] * w1[h + l];
     }
@@ -40,13 +40,8 @@ void dot_pair(const float* x, const float* w0, const float* w1, std::int64_t cou
     a[h - whole] += x[h] * w0[h];
     b[h - whole] += x[h] * w1[h];
   }
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) {
-      a[l] += a[l + half];
-      b[l] += b[l + half];
-    }
-  sums[0] += a[0];
-  sums[1] += b[0];
+  sums[0] += fold_router_lanes(a);
+  sums[1] += fold_router_lanes(b);
 }
 
 /// Sum of squares in the same order as the products: dot of x with itself.
@@ -58,16 +53,20 @@ float squares(const float* x, std::int64_t count) {
 
 /// Logits of up to kMaxColumns experts of one row.
 void row_columns(const RouterGemmArgs& a, std::int64_t t, std::int64_t begin, std::int64_t end) {
-  float sums[kMaxColumns + 1] = {};  // one more: an odd last expert is computed as a pair
+  const RouterDotsTwin dots = router_dots_twin(a.isa);
+  float sums[kMaxColumns] = {};
   float x[kChunk], square = 0;
   for (std::int64_t k = 0; k < a.hidden; k += kChunk) {
     const std::int64_t count = std::min(kChunk, a.hidden - k);
     load_chunk(a, t * a.x_stride + k, count, x);
     if (a.norm_eps > 0) square += squares(x, count);
-    for (std::int64_t e = begin; e < end; e += 2) {
-      const float* w = a.weight + e * a.hidden + k;
-      dot_pair(x, w, e + 1 < end ? w + a.hidden : w, count, sums + (e - begin));
-    }
+    for (std::int64_t e = begin; e < end; e += kRouterExperts)
+      dots({.x = x,
+            .w = a.weight + e * a.hidden + k,
+            .w_stride = a.hidden,
+            .count = count,
+            .experts = std::min<std::int64_t>(kRouterExperts, end - e),
+            .sums = sums + (e - begin)});
   }
   // The norm is one factor per row, so it may follow the products.
   const float root = std::sqrt(square / float(a.hidden) + a.norm_eps);
@@ -78,6 +77,17 @@ void row_columns(const RouterGemmArgs& a, std::int64_t t, std::int64_t begin, st
 }
 
 }  // namespace
+
+void router_dots_portable(const RouterDots& d) {
+  for (std::int64_t e = 0; e < d.experts; e += 2) {
+    const float* w = d.w + e * d.w_stride;
+    float sums[2] = {};
+    const bool pair = e + 1 < d.experts;
+    dot_pair(d.x, w, pair ? w + d.w_stride : w, d.count, sums);
+    d.sums[e] += sums[0];
+    if (pair) d.sums[e + 1] += sums[1];
+  }
+}
 
 void router_gemm_cpu(const RouterGemmArgs& args, const RouterTile& tile) {
   for (std::int64_t t = tile.row_begin; t < tile.row_end; ++t)
