@@ -34,6 +34,6 @@ struct Command {
 
 /// The subcommands, in the order of `switchyard --help`.
 extern const Command kRun, kVerify, kExplain, kInspect, kDoctor, kBenchLayer, kBenchRouting,
-    kBenchExchange, kBenchCompare, kEplbPlan, kEplbSimulate;
+    kBenchExchange, kBenchAllReduce, kBenchCompare, kEplbPlan, kEplbSimulate;
 
 }  // namespace switchyard::cli

@@ -18,16 +18,15 @@
 namespace switchyard::cli {
 namespace {
 
-const std::array kCommands = {&kRun,          &kVerify,     &kExplain,      &kInspect,
-                              &kDoctor,       &kBenchLayer, &kBenchRouting, &kBenchExchange,
-                              &kBenchCompare, &kEplbPlan,   &kEplbSimulate};
+const std::array kCommands = {
+    &kRun,          &kVerify,        &kExplain,        &kInspect,      &kDoctor,   &kBenchLayer,
+    &kBenchRouting, &kBenchExchange, &kBenchAllReduce, &kBenchCompare, &kEplbPlan, &kEplbSimulate};
 
 /// Subcommands of later versions: their names get a named answer.
 struct Planned {
   std::string_view name, instead;
 };
-constexpr std::array<Planned, 3> kPlanned = {{
-    {"bench allreduce", "this version runs every layer on one rank and reduces nothing"},
+constexpr std::array<Planned, 2> kPlanned = {{
     {"tune", "each leaf has one kernel per instruction tier and nothing to choose between"},
     {"quantize", "run and verify convert at load, see --format in switchyard run --help"},
 }};

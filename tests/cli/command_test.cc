@@ -221,6 +221,11 @@ TEST(JsonKeys, Doctor) {
             (Keys{"name", "status", "doc", "value", "default", "in_fingerprint"}));
   EXPECT_EQ(json["strategies"].size(), 7u);
   EXPECT_EQ(json_of({"doctor", "--device", "cpu"})["formats"].size(), 8u);
+  ASSERT_EQ(json["allreduce_patterns"].size(), 24u);
+  for (const Json& p : json["allreduce_patterns"]) {
+    EXPECT_EQ(keys(p), (Keys{"value", "pattern", "device", "ok", "reason", "detail"}));
+    EXPECT_EQ(p["ok"], p["device"] == "cpu");
+  }
 }
 
 TEST(JsonKeys, Inspect) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "switchyard/api/bench_allreduce.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/strategies.h"
 #include "switchyard/base/nearest.h"
@@ -17,9 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kNoPatterns =
-    "the fused all-reduce is not built in this version, which runs every layer on one rank";
-
 /// Whether one format runs on one device of this machine, and why not.
 struct FormatVerdict {
   std::string format, leaf;
@@ -30,6 +28,7 @@ struct FormatVerdict {
 struct Checkup {
   Environment env;
   std::vector<FormatVerdict> formats;
+  std::vector<PatternVerdict> patterns;  // of the fused all-reduce
   bool ok = false;
 };
 
@@ -51,9 +50,12 @@ FormatVerdict ask(const std::string& format, Device device, const Environment& e
 Checkup examine(std::optional<Device> wanted) {
   Checkup out;
   out.env = resolve::environment();
-  for (Device device : {Device::kCpu, Device::kCuda})
+  for (Device device : {Device::kCpu, Device::kCuda}) {
+    if (device != wanted.value_or(device)) continue;
     for (const std::string& format : leaves::format_names())
-      if (device == wanted.value_or(device)) out.formats.push_back(ask(format, device, out.env));
+      out.formats.push_back(ask(format, device, out.env));
+    for (const PatternVerdict& v : judge_allreduce(device)) out.patterns.push_back(v);
+  }
   out.ok = std::any_of(out.formats.begin(), out.formats.end(),
                        [](const FormatVerdict& v) { return !v.rejection; });
   return out;
@@ -101,6 +103,21 @@ Json strategies_json(const Environment& env) {
   return out;
 }
 
+Json patterns_json(const std::vector<PatternVerdict>& patterns) {
+  Json out = Json::array();
+  for (const PatternVerdict& v : patterns) {
+    Json entry = {{"value", int(v.pattern)},
+                  {"pattern", ops::to_string(v.pattern)},
+                  {"device", to_string(v.device)},
+                  {"ok", v.eligibility.eligible()},
+                  {"reason", nullptr},
+                  {"detail", v.eligibility.detail()}};
+    if (!v.eligibility.eligible()) entry["reason"] = to_string(v.eligibility.reason());
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
 Json to_json(const Checkup& c) {
   Json built_in = Json::object();
   for (const char* dep : {"cuda", "mpi", "nccl"}) built_in[dep] = c.env.has_dep(dep);
@@ -117,8 +134,7 @@ Json to_json(const Checkup& c) {
           {"warnings", c.env.warnings},
           {"formats", formats_json(c.formats)},
           {"strategies", strategies_json(c.env)},
-          {"allreduce_patterns",
-           {{"reason", to_string(Reject::kPathNotEnabled)}, {"detail", kNoPatterns}}}};
+          {"allreduce_patterns", patterns_json(c.patterns)}};
 }
 
 // ---- for a terminal ----
@@ -182,6 +198,26 @@ std::string switches_text(const Environment& env) {
   return out;
 }
 
+// Patterns of one device that share their verdict share a line.
+std::string patterns_text(const std::vector<PatternVerdict>& patterns) {
+  std::string out;
+  for (auto first = patterns.begin(); first != patterns.end();) {
+    auto same = [&](const PatternVerdict& v) {
+      return v.device == first->device && v.eligibility.detail() == first->eligibility.detail();
+    };
+    const auto end = std::find_if_not(first, patterns.end(), same);
+    const std::string verdict =
+        first->eligibility.eligible()
+            ? "run on CPU ranks"
+            : cat(to_string(first->eligibility.reason()), ": ", first->eligibility.detail());
+    out += line(out.empty() ? "all-reduce" : "",
+                cat(to_string(first->device), ": patterns ", int(first->pattern), "-",
+                    int((end - 1)->pattern), " ", verdict));
+    first = end;
+  }
+  return out;
+}
+
 std::string to_text(const Checkup& c) {
   std::string out = machine_text(c.env) + switches_text(c.env);
   std::string label = "warnings";
@@ -190,8 +226,7 @@ std::string to_text(const Checkup& c) {
   label = "strategies";
   for (const resolve::StrategyVerdict& v : api::judge_exchanges(c.env))
     out += line(std::exchange(label, ""), v.strategy + ": " + (v.reason ? v.detail : "can serve"));
-  return out + line("all-reduce", "not built yet, nor its patterns 0-11") +
-         line("fingerprint", c.env.fingerprint());
+  return out + patterns_text(c.patterns) + line("fingerprint", c.env.fingerprint());
 }
 
 }  // namespace

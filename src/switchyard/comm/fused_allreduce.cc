@@ -84,7 +84,7 @@ void AllReduceCapacity::check() const {
 AllReduceStrategy effective_strategy(const ops::CallShape& shape, std::int64_t ranks) {
   if (shape.strategy != AllReduceStrategy::kAuto) return shape.strategy;
   // A second phase pays when it saves every rank the sums of several rows.
-  return ranks > 2 && shape.tokens >= 4 * ranks ? AllReduceStrategy::kTwoShot
+  return ranks > 2 && shape.tokens >= 8 * ranks ? AllReduceStrategy::kTwoShot
                                                 : AllReduceStrategy::kOneShot;
 }
 

@@ -247,4 +247,18 @@ QuantReference quantise_norm_ref(const AllReduceCall& call, const std::vector<do
   return out;
 }
 
+std::vector<double> dequantise(const AllReduceCall& call, const QuantReference& quant) {
+  const CallShape& s = call.shape;
+  const Scaling how = scaling_of(*call.norm, s.hidden);
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < s.tokens * s.hidden; ++i) {
+    double scale = how.g;  // of fp8, which decodes
+    if (quant.blocks > 0)
+      scale = quant.scales[std::size_t(i / s.hidden * quant.blocks + i % s.hidden / how.block)];
+    if (how.kind == AllReduceQuant::kNvfp4) scale /= how.g;
+    out.push_back(quant.decoded[std::size_t(i)] * scale);
+  }
+  return out;
+}
+
 }  // namespace switchyard::ops

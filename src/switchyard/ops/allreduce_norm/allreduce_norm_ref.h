@@ -47,4 +47,9 @@ struct QuantReference {
 QuantReference quantise_norm_ref(const AllReduceCall& call, const std::vector<double>& norm,
                                  const std::vector<double>* given_scales = nullptr);
 
+/// What the oracle's codes stand for.
+///
+/// Shapes:  [tokens, hidden].
+std::vector<double> dequantise(const AllReduceCall& call, const QuantReference& quant);
+
 }  // namespace switchyard::ops

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench_json.h"
+#include "cli/command.h"
+#include "cli/layer_flags.h"
+#include "cli/progress.h"
+#include "switchyard/api/bench_allreduce.h"
+#include "switchyard/base/nearest.h"
+
+namespace switchyard::cli {
+namespace {
+
+constexpr std::string_view kSchema = "switchyard.bench.allreduce.1";
+
+Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
+  Json errors = Json::object();
+  for (const OutputError& e : row.errors) errors[e.name] = e.rel_l2;
+  return {{"pattern", r.pattern},
+          {"quant", r.quant},
+          {"ranks", r.ranks},
+          {"hidden", r.hidden},
+          {"tokens", row.tokens},
+          {"strategy", row.strategy},
+          {"isa", r.isa},
+          {"ok", row.ok()},
+          {"fused", {{"time_us", time_json(row.fused)}}},
+          {"separate", {{"time_us", time_json(row.separate)}}},
+          {"speedup", row.separate.p50 / row.fused.p50},
+          {"bytes", row.bytes},
+          {"gbps", row.gbps},
+          {"copy_gbps", row.copy_gbps},
+          {"share_of_copy", row.share_of_copy},
+          {"checked_tokens", row.checked_tokens},
+          {"equal_ranks", row.equal_ranks},
+          {"rel_l2", std::move(errors)}};
+}
+
+Json to_json(const BenchAllReduceResult& result) {
+  const BenchAllReduceRules& rules = bench_allreduce_rules();
+  Json rows = Json::array();
+  for (const AllReduceRow& row : result.rows) rows.push_back(row_json(result, row));
+  return {{"ok", result.ok},
+          {"rules",
+           {{"fused", rules.fused},
+            {"separate", rules.separate},
+            {"bytes", rules.bytes},
+            {"copy", rules.copy}}},
+          {"rows", std::move(rows)}};
+}
+
+std::string errors_text(const AllReduceRow& row) {
+  std::vector<std::string> parts;
+  for (const OutputError& e : row.errors)
+    parts.push_back(cat(e.name, " ", error_text(e.rel_l2), e.ok() ? "" : " FAILED"));
+  if (!row.equal_ranks) parts.emplace_back("ranks differ FAILED");
+  return join(parts);
+}
+
+std::string text_of(const BenchAllReduceResult& r) {
+  std::string out =
+      cat(r.pattern, r.quant == "none" ? "" : cat(", quantised output ", r.quant), ", ", r.ranks,
+          r.ranks == 1 ? " rank" : " ranks (threads)", ", hidden ", r.hidden, ", ", r.isa, "\n");
+  Table table({">tokens", "strategy", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
+               ">separate p50 us", ">speedup", ">GB/s", ">of copy", "rel L2"});
+  for (const AllReduceRow& row : r.rows)
+    table.add({cat(row.tokens), row.strategy, fixed(row.fused.p50, 1), fixed(row.fused.p90, 1),
+               fixed(row.fused.p99, 1), fixed(row.fused.least, 1), cat(row.fused.samples),
+               fixed(row.separate.p50, 1), fixed(row.separate.p50 / row.fused.p50, 2),
+               fixed(row.gbps, 1), fixed(row.share_of_copy, 2), errors_text(row)});
+  const BenchAllReduceRules& rules = bench_allreduce_rules();
+  return cat(out, table.str(), rules.fused, "\n", rules.separate, "\n", rules.bytes, "\n",
+             rules.copy, "\n");
+}
+
+formats::ScaleLayout to_layout(std::string_view word) {
+  return to_enum(
+      "scale layout", word,
+      {formats::ScaleLayout::kLinear, formats::ScaleLayout::k128x4, formats::ScaleLayout::k8x4});
+}
+
+struct AllReduceFlags {
+  BenchAllReduceOptions options;
+  std::optional<float> seconds;
+  bool json = false;
+
+  void add(Arguments& args) {
+    args.integer(
+        "--pattern", {0, ops::kNumAllReducePatterns - 1},
+        [this](std::int64_t v) { options.pattern = ops::to_allreduce_pattern(v); },
+        "0 the sum alone; 1 with residual and RMSNorm (default); 2-5 and 8-11 quantised; 6 MoE "
+        "reduction; 7 MoE finalize");
+    args.integers("--tokens", kTokens, options.tokens, "M, tokens of a call (default 1,16,64,512)");
+    args.integer(
+        "--hidden", {1, 1 << 24}, [this](std::int64_t v) { options.hidden = v; },
+        "H, the width (default 7168)");
+    args.text(
+        "--dtype", [this](const std::string& v) { options.dtype = to_dtype(v); },
+        "bf16 (default), fp16 or f32", "DTYPE");
+    args.integer(
+        "--ranks", {1, ops::kMaxAllReduceRanks}, [this](std::int64_t v) { options.ranks = v; },
+        "Ranks, threads of this process (default 2)");
+    args.text(
+        "--strategy",
+        [this](const std::string& v) { options.strategy = ops::to_allreduce_strategy(v); },
+        "auto (default), one_shot or two_shot");
+    add_moe(args);
+    args.text(
+        "--device", [this](const std::string& v) { options.device = to_device(v); },
+        "cpu (default); cuda is not built yet", "DEVICE");
+    args.positive("--seconds", seconds, "Time for the calls of a row (default 0.5)");
+    args.integer(
+        "--seed", kSeed, [this](std::int64_t v) { options.seed = std::uint64_t(v); },
+        "Seed of everything random (default 1)");
+    args.toggle("--json", json, "Print JSON");
+  }
+
+ private:
+  void add_moe(Arguments& args) {
+    args.integer(
+        "--top-k", {1, 1024}, [this](std::int64_t v) { options.top_k = v; },
+        "k, choices of a token, pattern 7 (default 8)");
+    args.integer(
+        "--experts", {1, 65536}, [this](std::int64_t v) { options.experts = v; },
+        "Experts of one rank, pattern 6 (default 8)");
+    args.positive("--routed-scaling-factor", options.routed_scaling_factor,
+                  "Factor of the routed sum, patterns 6 and 7 (default none)");
+    args.toggle("--shared", options.shared, "Add a shared expert's output, patterns 6 and 7");
+    args.text(
+        "--quant", [this](const std::string& v) { options.quant = ops::to_allreduce_quant(v); },
+        "Quantised output of patterns 6 and 7: none (default), fp8, nvfp4, fp8_group or "
+        "fp8_token; the other patterns have their own");
+    args.text(
+        "--scale-layout", [this](const std::string& v) { options.scale_layout = to_layout(v); },
+        "Of nvfp4 scales: 128x4 (default), 8x4 or linear");
+  }
+};
+
+Answer run_command(Arguments& args) {
+  AllReduceFlags flags;
+  flags.add(args);
+  if (!args.parse()) return {kOk, args.help()};
+  if (flags.seconds) flags.options.seconds = *flags.seconds;
+  StatusLine status;
+  flags.options.progress = status.callback();
+  const BenchAllReduceResult result = bench_allreduce(flags.options);
+  status.wipe();
+  const int exit = result.ok ? kOk : kFailed;
+  if (!flags.json) return {exit, text_of(result)};
+  Json body = record_json({std::string(kSchema), args.line()});
+  body.update(to_json(result));
+  return {exit, json_text(body)};
+}
+
+}  // namespace
+
+const Command kBenchAllReduce = {
+    .name = "bench allreduce",
+    .summary = "Times the fused all-reduce over ranks, and checks every output",
+    .example =
+        "switchyard bench allreduce --pattern 1 --ranks 4 --tokens 1,512\n"
+        "switchyard bench allreduce --pattern 7 --quant nvfp4 --shared "
+        "--routed-scaling-factor 2.5 --json",
+    .run = run_command};
+
+}  // namespace switchyard::cli

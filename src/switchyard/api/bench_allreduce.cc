@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/bench_allreduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "switchyard/api/allreduce_traffic.h"
+#include "switchyard/api/machine.h"
+#include "switchyard/api/moe_layer.h"
+#include "switchyard/base/check.h"
+#include "switchyard/comm/fused_allreduce.h"
+#include "switchyard/core/problem.h"
+#include "switchyard/ops/allreduce_norm/allreduce_norm_ref.h"
+#include "switchyard/tune/timer.h"
+
+namespace switchyard {
+namespace {
+
+using api::AllReduceTraffic;
+using Pattern = ops::AllReduceFusionPattern;
+
+constexpr std::int64_t kCheckedTokens = 8;
+constexpr int kMinCalls = 5, kMaxCalls = 5000;
+constexpr std::string_view kPhase = "bench allreduce";
+
+constexpr BenchAllReduceRules kRules{
+    .fused =
+        "fused: one call, from inputs in memory to the last output; of each call the slowest "
+        "rank's time, ranks start together",
+    .separate =
+        "separate: what a caller without fusion runs, in steps that end in memory: finalize "
+        "or reduction (patterns 6, 7), the same all-reduce as kAllReduce, residual and "
+        "norm, quantisation",
+    .bytes =
+        "bytes: what all ranks together read and write at least: contributions, expert rows, "
+        "residual, rows of their owners, outputs",
+    .copy =
+        "copy: memcpy of one tensor [tokens, hidden] by all ranks at once, read and write "
+        "counted"};
+
+/// The elementwise maximum of every rank's values, of which all have as many.
+std::vector<double> max_over_ranks(comm::Group& g, std::vector<double> mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
+  for (const std::string& theirs : g.all_gather(bytes, kPhase))
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, theirs.data() + i * sizeof value, sizeof value);
+      mine[i] = std::max(mine[i], value);
+    }
+  return mine;
+}
+
+/// Times of calls that all ranks make together, as many on each.
+template <class F>
+std::vector<double> time_calls(comm::Group& g, double seconds, F&& f) {
+  auto timed = [&](int count) {
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+      g.barrier(kPhase);
+      const double start = tune::now_us();
+      f();
+      times.push_back(tune::now_us() - start);
+    }
+    return max_over_ranks(g, std::move(times));
+  };
+  f();  // fresh pages
+  const double one = std::max(tune::percentile(timed(3), 0.5), 0.1);
+  return timed(int(std::clamp(seconds * 1e6 / one, double(kMinCalls), double(kMaxCalls))));
+}
+
+TimeSummary summary_of(const std::vector<double>& times) {
+  return {.p50 = tune::percentile(times, 0.5),
+          .p90 = tune::percentile(times, 0.9),
+          .p99 = tune::percentile(times, 0.99),
+          .least = *std::min_element(times.begin(), times.end()),
+          .samples = std::int64_t(times.size())};
+}
+
+/// The unfused steps of one rank; each ends in memory.
+class SeparateSteps {
+ public:
+  SeparateSteps(AllReduceTraffic& traffic, comm::AllReduceWorkspace& workspace, CpuIsa isa,
+                const comm::Deadlines& deadlines)
+      : fused_(traffic.fused()),
+        workspace_(workspace),
+        alone_group_(std::move(comm::make_thread_groups(1, deadlines)[0])),
+        alone_(alone_group_, {1, fused_.shape.tokens, fused_.shape.hidden, fused_.shape.dtype},
+               {.isa = isa}),
+        kernels_(ops::row_kernels(isa)),
+        norm_row_(std::size_t(fused_.shape.hidden)),
+        scales_(std::size_t(std::max<std::int64_t>(fused_.shape.hidden, 4))) {
+    const bool plain = std::holds_alternative<ops::PlainSource>(fused_.source);
+    if (!plain) local_ = {{fused_.shape, fused_.source, traffic.contribution(), std::nullopt}};
+    sum_ = {fused_.shape,
+            plain ? std::get<ops::PlainSource>(fused_.source)
+                  : ops::PlainSource{traffic.contribution()},
+            traffic.sum(), std::nullopt};
+    if (!fused_.norm) return;
+    ops::NormArgs norm = *fused_.norm;
+    norm.quant = std::monostate{};
+    // Without an output of its own the norm goes where the contribution was.
+    if (norm.norm_out == nullptr) norm.norm_out = traffic.contribution();
+    norm_ = {{fused_.shape, ops::PlainSource{traffic.sum()}, nullptr, norm}};
+  }
+
+  void run() {
+    if (local_) alone_.run(*local_);
+    workspace_.run(sum_);
+    if (norm_) alone_.run(*norm_);
+    if (norm_ && fused_.norm->quant_kind() != ops::AllReduceQuant::kNone) quantise();
+  }
+
+ private:
+  void quantise() {
+    const ops::CallShape& s = fused_.shape;
+    const ops::RowOf t{s.dtype, s.hidden};
+    ops::clear_scale_padding(*fused_.norm, s);
+    std::vector<std::uint8_t>& codes = codes_;
+    codes.resize(std::size_t(ops::quant_code_bytes(*fused_.norm, s.hidden)));
+    const ops::RowScratch scratch{nullptr, nullptr, norm_row_.data(), scales_.data()};
+    for (std::int64_t m = 0; m < s.tokens; ++m) {
+      std::fill(norm_row_.begin(), norm_row_.end(), -0.0F);
+      kernels_.add(t, ops::row_of(std::as_const(norm_->norm->norm_out), s, m), norm_row_.data());
+      const ops::QuantRow row{codes.data(), scales_.data()};
+      ops::quantise_row(fused_, kernels_, scratch, row);
+      ops::place_quant_row(*fused_.norm, s, m, row);
+    }
+  }
+
+  ops::AllReduceCall fused_;
+  comm::AllReduceWorkspace& workspace_;
+  comm::Group alone_group_;
+  comm::AllReduceWorkspace alone_;
+  const ops::RowKernels& kernels_;
+  std::optional<ops::AllReduceCall> local_, norm_;
+  ops::AllReduceCall sum_;
+  std::vector<float> norm_row_;
+  std::vector<std::uint8_t> scales_, codes_;
+};
+
+/// Bytes that all ranks read and write at least.
+std::int64_t bytes_of(const BenchAllReduceOptions& o, const AllReduceTraffic& traffic,
+                      std::int64_t tokens, ops::AllReduceStrategy strategy) {
+  const std::int64_t tensor = tokens * o.hidden * std::int64_t(size_of(o.dtype));
+  const std::int64_t residual = o.pattern == Pattern::kAllReduce ? 0 : 1;
+  std::int64_t columns = o.pattern == Pattern::kMoEReductionARResidualRMSNorm  ? o.experts
+                         : o.pattern == Pattern::kMoEFinalizeARResidualRMSNorm ? o.top_k
+                                                                               : 1;
+  columns += o.shared ? 1 : 0;
+  const std::int64_t n = o.ranks;
+  std::int64_t tensors = n * columns;  // read into contributions
+  if (n == 1) {
+    tensors += residual;
+  } else if (strategy == ops::AllReduceStrategy::kTwoShot) {
+    tensors += n + n + residual + 1 + n;  // written; summed by owners; owners' rows
+  } else {
+    tensors += n + n * n + n * residual;
+  }
+  return tensors * tensor + n * traffic.output_bytes();
+}
+
+double rel_l2(const std::vector<double>& got, const std::vector<double>& want) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return error == 0 ? 0 : std::sqrt(error / size);
+}
+
+double limit_of(Dtype t) { return t == Dtype::kF32 ? 1e-5 : t == Dtype::kBf16 ? 0x1p-8 : 0x1p-11; }
+
+/// The oracle's outputs by name, for the first tokens.
+std::vector<OutputError> judge(const BenchAllReduceOptions& o, std::int64_t tokens,
+                               AllReduceTraffic& mine) {
+  constexpr double kQuantLimit = 0.01;  // a few codes next to a boundary
+  std::vector<AllReduceTraffic> ranks;
+  for (int r = 0; r < int(o.ranks); ++r) ranks.emplace_back(o, tokens, r);
+  std::vector<ops::AllReduceCall> calls;
+  for (AllReduceTraffic& r : ranks) calls.push_back(r.fused());
+  const ops::AllReduceReference want = ops::allreduce_norm_ref(calls);
+  std::vector<OutputError> out;
+  for (const auto& [name, got] : mine.decoded(tokens)) {
+    if (name != "quant_out") {
+      const auto& exact = name == "output"     ? want.sum
+                          : name == "norm_out" ? want.norm
+                                               : want.residual;
+      out.push_back({name, rel_l2(got, exact), limit_of(o.dtype)});
+      continue;
+    }
+    ops::QuantReference quant = ops::quantise_norm_ref(calls[0], want.norm);
+    out.push_back({name, rel_l2(got, ops::dequantise(calls[0], quant)), kQuantLimit});
+  }
+  return out;
+}
+
+/// One rank's part of a row; rank 0 writes it.
+void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens,
+             AllReduceRow& row) {
+  const Environment env = environment();
+  const CpuIsa isa = running_tier(env);
+  AllReduceTraffic traffic(o, tokens, g.rank());
+  comm::AllReduceWorkspace workspace(g, {o.ranks, tokens, o.hidden, o.dtype}, {.isa = isa});
+  const ops::AllReduceCall call = traffic.fused();
+  const std::vector<double> fused = time_calls(g, o.seconds, [&] { workspace.run(call); });
+  const std::vector<std::string> digests = g.all_gather(traffic.digest(), kPhase);
+  if (g.rank() == 0) {
+    row.checked_tokens = std::min(tokens, kCheckedTokens);
+    row.errors = judge(o, row.checked_tokens, traffic);
+  }
+  g.barrier(kPhase);
+  SeparateSteps steps(traffic, workspace, isa, g.deadlines());
+  const std::vector<double> separate = time_calls(g, o.seconds, [&] { steps.run(); });
+  const std::size_t bytes = std::size_t(tokens * o.hidden) * size_of(o.dtype);
+  const std::vector<double> copy = time_calls(g, o.seconds / 4, [&] {
+    if (bytes > 0) std::memcpy(traffic.sum(), traffic.contribution(), bytes);
+  });
+  if (g.rank() != 0) return;
+  const ops::AllReduceStrategy strategy = comm::effective_strategy(call.shape, o.ranks);
+  row.tokens = tokens;
+  row.strategy = o.ranks == 1 ? "local" : std::string(ops::to_string(strategy));
+  row.fused = summary_of(fused);
+  row.separate = summary_of(separate);
+  row.equal_ranks = std::all_of(digests.begin(), digests.end(),
+                                [&](const std::string& d) { return d == digests[0]; });
+  row.bytes = bytes_of(o, traffic, tokens, strategy);
+  row.gbps = double(row.bytes) / row.fused.p50 * 1e-3;
+  row.copy_gbps = double(2 * o.ranks) * double(bytes) / tune::percentile(copy, 0.5) * 1e-3;
+  row.share_of_copy = bytes == 0 ? 0 : row.gbps / row.copy_gbps;
+}
+
+}  // namespace
+
+void BenchAllReduceOptions::check() const {
+  auto in_range = [](std::string_view name, std::int64_t value, std::int64_t least,
+                     std::int64_t most) {
+    require(value >= least && value <= most, name, " = ", value, " is outside ", least, "..", most);
+  };
+  in_range("ranks", ranks, 1, ops::kMaxAllReduceRanks);
+  in_range("hidden", hidden, 1, kMaxWidth);
+  in_range("top_k", top_k, 1, 1024);
+  in_range("experts", experts, 1, 65536);
+  require(api::is_moe(pattern) || (!shared && !routed_scaling_factor),
+          shared ? "--shared" : "--routed-scaling-factor", " is of patterns 6 and 7; ",
+          ops::to_string(pattern), " has nothing to apply it to");
+}
+
+bool AllReduceRow::ok() const {
+  return equal_ranks &&
+         std::all_of(errors.begin(), errors.end(), [](const OutputError& e) { return e.ok(); });
+}
+
+const BenchAllReduceRules& bench_allreduce_rules() { return kRules; }
+
+std::vector<PatternVerdict> judge_allreduce(Device device) {
+  std::vector<PatternVerdict> out;
+  for (int value = 0; value < ops::kNumAllReducePatterns; ++value) {
+    const Pattern pattern = ops::to_allreduce_pattern(value);
+    out.push_back(
+        {pattern, device,
+         ops::supports({.pattern = pattern, .ranks = 2, .hidden = 128, .device = device})});
+  }
+  return out;
+}
+
+BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
+  options.check();
+  const Eligibility verdict = ops::supports({.pattern = options.pattern,
+                                             .dtype = options.dtype,
+                                             .ranks = options.ranks,
+                                             .hidden = options.hidden,
+                                             .layout = options.scale_layout,
+                                             .quant = options.quant,
+                                             .device = options.device});
+  if (!verdict.eligible())
+    throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()), "{}");
+  BenchAllReduceResult out{.ok = true,
+                           .pattern = std::string(ops::to_string(options.pattern)),
+                           .quant = std::string(ops::to_string(api::quant_of(options))),
+                           .isa = std::string(to_string(running_tier(environment()))),
+                           .ranks = options.ranks,
+                           .hidden = options.hidden};
+  for (std::int64_t tokens : options.tokens) {
+    if (options.progress) options.progress(cat("all-reduce of ", tokens, " tokens"));
+    AllReduceRow row;
+    std::vector<comm::Group> groups =
+        comm::make_thread_groups(int(options.ranks), comm::deadlines_of(environment()));
+    std::vector<std::exception_ptr> failures(groups.size());
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < groups.size(); ++r)
+      threads.emplace_back([&, r] {
+        try {
+          run_row(groups[r], options, tokens, row);
+        } catch (...) {
+          failures[r] = std::current_exception();
+          groups[r].abort("bench allreduce failed on this rank");
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    for (const std::exception_ptr& f : failures)
+      if (f) std::rethrow_exception(f);
+    out.ok = out.ok && row.ok();
+    out.rows.push_back(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace switchyard
