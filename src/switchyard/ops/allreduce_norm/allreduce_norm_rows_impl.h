@@ -74,7 +74,7 @@ template <class F>
   f(F32{});
 }
 
-void add(const RowOf& t, const void* row, float* acc) {
+inline void add(const RowOf& t, const void* row, float* acc) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* x = static_cast<const typename T::Bits*>(row);
@@ -82,7 +82,7 @@ void add(const RowOf& t, const void* row, float* acc) {
   });
 }
 
-void add_weighted(const RowOf& t, const void* row, float weight, float* acc) {
+inline void add_weighted(const RowOf& t, const void* row, float weight, float* acc) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* x = static_cast<const typename T::Bits*>(row);
@@ -90,7 +90,7 @@ void add_weighted(const RowOf& t, const void* row, float weight, float* acc) {
   });
 }
 
-void add_rounded(const RowOf& t, const void* row, float* acc) {
+inline void add_rounded(const RowOf& t, const void* row, float* acc) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* x = static_cast<const typename T::Bits*>(row);
@@ -98,7 +98,7 @@ void add_rounded(const RowOf& t, const void* row, float* acc) {
   });
 }
 
-void add_weighted_rounded(const RowOf& t, const void* row, float weight, float* acc) {
+inline void add_weighted_rounded(const RowOf& t, const void* row, float weight, float* acc) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* x = static_cast<const typename T::Bits*>(row);
@@ -107,18 +107,18 @@ void add_weighted_rounded(const RowOf& t, const void* row, float weight, float* 
   });
 }
 
-void scale(float* acc, float factor, std::int64_t hidden) {
+inline void scale(float* acc, float factor, std::int64_t hidden) {
   for (std::int64_t i = 0; i < hidden; ++i) acc[i] *= factor;
 }
 
-void round_row(const RowOf& t, float* acc) {
+inline void round_row(const RowOf& t, float* acc) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     for (std::int64_t i = 0; i < t.hidden; ++i) acc[i] = T::round(acc[i]);
   });
 }
 
-void store(const RowOf& t, const float* acc, void* row) {
+inline void store(const RowOf& t, const float* acc, void* row) {
   with_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     auto* out = static_cast<typename T::Bits*>(row);
@@ -126,7 +126,7 @@ void store(const RowOf& t, const float* acc, void* row) {
   });
 }
 
-float sum_squares(const float* p, std::int64_t hidden) {
+inline float sum_squares(const float* p, std::int64_t hidden) {
   alignas(64) float lanes[kRmsLanes] = {};
   const std::int64_t whole = hidden / kRmsLanes * kRmsLanes;
   for (std::int64_t i = 0; i < whole; i += kRmsLanes)
@@ -137,7 +137,7 @@ float sum_squares(const float* p, std::int64_t hidden) {
   return lanes[0];
 }
 
-void normalise(const RowOf& t, const NormRow& row) {
+inline void normalise(const RowOf& t, const NormRow& row) {
   const float rstd = row.rstd, bias = row.weight_bias;
   const float* p = row.p;
   float* out = row.norm;
@@ -150,7 +150,7 @@ void normalise(const RowOf& t, const NormRow& row) {
 }
 
 /// The bits of magnitudes are in the magnitudes' order, with NaN above infinity.
-float amax(const float* x, std::int64_t n) {
+inline float amax(const float* x, std::int64_t n) {
   std::uint32_t most = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t m = bits_of(x[i]) & 0x7fffffffu;
@@ -159,15 +159,15 @@ float amax(const float* x, std::int64_t n) {
   return float_of(most);
 }
 
-void encode_e4m3(const float* x, float factor, std::int64_t n, std::uint8_t* codes) {
+inline void encode_e4m3(const float* x, float factor, std::int64_t n, std::uint8_t* codes) {
   for (std::int64_t i = 0; i < n; ++i) codes[i] = formats::encode_e4m3(x[i] * factor);
 }
 
-void encode_e4m3_divided(const float* x, float scale, std::int64_t n, std::uint8_t* codes) {
+inline void encode_e4m3_divided(const float* x, float scale, std::int64_t n, std::uint8_t* codes) {
   for (std::int64_t i = 0; i < n; ++i) codes[i] = formats::encode_e4m3(x[i] / scale);
 }
 
-void encode_nvfp4(const Nvfp4NormRow& row, std::int64_t hidden) {
+inline void encode_nvfp4(const Nvfp4NormRow& row, std::int64_t hidden) {
   constexpr std::int64_t kBlock = 16;
   for (std::int64_t begin = 0, b = 0; begin < hidden; begin += kBlock, ++b) {
     const std::int64_t n = hidden - begin < kBlock ? hidden - begin : kBlock;
