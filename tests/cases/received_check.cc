@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cases/received_check.h"
 
+#include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "switchyard/base/check.h"
@@ -89,6 +91,33 @@ std::string segments_fault(const comm::Received& got, const Expected& want) {
   return {};
 }
 
+/// Runs hold the rows of the segments in their order; two that could be one are a fault.
+std::string runs_fault(const comm::Received& got, std::int64_t capacity) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < got.runs.size(); ++i) {
+    const comm::Segment& run = got.runs[i];
+    std::int64_t at = run.first;
+    const std::size_t from = next;
+    for (; at < run.first + run.rows; ++next) {
+      if (next == got.segments.size() || got.segments[next].first != at)
+        return cat("run ", i, " holds other rows than the segments");
+      at += got.segments[next].rows;
+      if (run.source != -1 && run.source != got.segments[next].source)
+        return cat("run ", i, " of ", run.source);
+      if (run.slot != -1 && run.slot != got.segments[next].slot)
+        return cat("run ", i, " for slot ", run.slot);
+    }
+    if (next - from == 1 && (run.source < 0 || run.slot != got.segments[from].slot))
+      return cat("run ", i, " is one segment and does not say so");
+    if (at != run.first + run.rows || run.rows > capacity)
+      return cat("run ", i, " has ", run.rows, " rows");
+    if (next < got.segments.size() && got.segments[next].first == at &&
+        run.rows + got.segments[next].rows <= capacity)
+      return cat("run ", i, " ends although the next segment would fit");
+  }
+  return next == got.segments.size() ? "" : "rows are in no run";
+}
+
 std::string head_fault(const comm::Received& got, const comm::Strategy& strategy,
                        std::span<const ExchangeInput> inputs, int rank) {
   const ExchangeInput& own = inputs[std::size_t(rank)];
@@ -130,7 +159,7 @@ std::string row_fault(const comm::Received& got, const Row& row, const ExchangeI
     const float weight = !local ? 0.0F : row.choice < 0 ? in.weights[from] : 1.0F;
     const std::int64_t at = row.at * got.ids_per_row + j;
     if (got.ids[at] != id) return cat("choice ", j, " has id ", got.ids[at], " instead of ", id);
-    if (std::memcmp(got.weights + at, &weight, sizeof weight) != 0)
+    if (std::bit_cast<std::uint32_t>(got.weights[at]) != std::bit_cast<std::uint32_t>(weight))
       return cat("choice ", j, " has weight ", got.weights[at], " instead of ", weight);
   }
   return {};
@@ -145,6 +174,7 @@ std::string received_fault(const comm::Received& got, const comm::Strategy& stra
   const Expected want = expect(strategy, inputs, held);
   if (std::string fault = head_fault(got, strategy, inputs, rank); !fault.empty()) return fault;
   if (std::string fault = segments_fault(got, want); !fault.empty()) return fault;
+  if (std::string fault = runs_fault(got, s.capacity); !fault.empty()) return fault;
   for (const Row& row : want.rows) {
     std::string fault = row_fault(got, row, inputs[std::size_t(row.source)], held);
     if (!fault.empty())

@@ -158,6 +158,29 @@ TEST(Exchange, ReferenceNoticesEveryField) {
   EXPECT_NE(test::expected_sums(good, expert_major().contract), want);
 }
 
+// Few tokens for a large capacity: rows that lie back to back are one piece for the experts.
+TEST(Exchange, RowsBackToBackAreOneRun) {
+  const ExchangeShape shape = test::exchange_shape(3, 6, 6, 50, 32);
+  for (const Strategy* strategy : kBuilt)
+    expect_all_well(on_thread_ranks(3, long_deadlines(), [&](Group& g) {
+      test::ExchangeInput in(shape, g.rank(), 5, 0, PayloadKind::kBf16, Wire::kBf16);
+      for (std::size_t i = 0; i < in.ids.size(); ++i) in.ids[i] = std::int32_t(i % 6);
+      auto exchange = make_exchange(*strategy, g, shape);
+      Ticket ticket = exchange->dispatch(in.args());
+      const Received& got = ticket.received();
+      if (strategy->contract.layout == RowLayout::kCompact) {
+        ASSERT_EQ(got.runs.size(), 1U) << strategy->name;
+        EXPECT_EQ(got.runs[0].first, 0);
+        EXPECT_EQ(got.runs[0].rows, 15);
+        EXPECT_EQ(got.runs[0].source, -1);
+        EXPECT_EQ(got.segments.size(), 3U);
+      } else {
+        EXPECT_EQ(got.runs.size(), got.segments.size()) << strategy->name;
+      }
+      g.barrier("end");
+    }));
+}
+
 /// One thing changed in what a rank received, and the word that must tell of it.
 struct Spoiled {
   const char* word;
@@ -177,10 +200,13 @@ TEST(Exchange, WhatIsReceivedIsComparedFieldByField) {
       {"segment 1", [](Received&, std::vector<Segment>& s) { s[1].slot = 0; }},
       {"segment 0", [](Received&, std::vector<Segment>& s) { --s[0].rows; }},
       {"segment 0", [](Received&, std::vector<Segment>& s) { ++s[0].first; }},
+      {"in no run", [](Received& got, std::vector<Segment>&) { got.runs = {}; }},
+      {"other rows",
+       [](Received& got, std::vector<Segment>&) { got.runs = std::span(got.runs).subspan(1); }},
       {"hidden states differ",
-       [](Received& got, std::vector<Segment>& s) {
-         hidden[std::size_t(s[1].first * got.hidden_stride)] ^= std::byte{1};
-       }},
+       [](Received& got,
+          std::vector<Segment>&
+              s) { hidden[std::size_t(s[1].first * got.hidden_stride)] ^= std::byte{1}; }},
       {"scales differ",
        [](Received& got,
           std::vector<Segment>&

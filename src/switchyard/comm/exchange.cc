@@ -53,6 +53,7 @@ Exchange::Exchange(Group& group, const ExchangeShape& shape, const ExchangeOptio
   ensure(live_.empty() ? shape.ranks() == group.size()
                        : shape.tp == 1 && int(live_.size()) == group.size(),
          "an exchange of ", shape.ranks(), " ranks in a group of ", group.size());
+  runs_.reserve(std::size_t(group.size() * ((shape.slots + shape.ep - 1) / shape.ep)));
   owners_.assign(std::size_t(shape.slots), -1);
   for (int r = 0; r < group.size(); r += int(shape.tp)) {
     const auto [begin, count] = slots_of(r);
@@ -99,6 +100,21 @@ void Exchange::check(const DispatchArgs& args) const {
   }
 }
 
+void Exchange::merge_segments(std::span<const Segment> segments) {
+  runs_.clear();
+  for (const Segment& s : segments) {
+    if (runs_.empty() || runs_.back().first + runs_.back().rows != s.first ||
+        runs_.back().rows + s.rows > shape_.capacity) {
+      runs_.push_back(s);
+      continue;
+    }
+    Segment& run = runs_.back();
+    run.rows += s.rows;
+    if (run.source != s.source) run.source = -1;
+    if (run.slot != s.slot) run.slot = -1;
+  }
+}
+
 template <class F>
 void Exchange::or_abort(F&& f) {
   try {
@@ -118,6 +134,8 @@ Ticket Exchange::dispatch(const DispatchArgs& args) {
     sent_ = args;
     received = do_dispatch(args);
     received.wire = args.wire;
+    merge_segments(received.segments);
+    received.runs = runs_;
     if (!live_.empty())
       received.skipped_choices =
           std::count_if(args.ids, args.ids + args.tokens * shape_.top_k,

@@ -89,7 +89,11 @@ struct Segment {
 ///          shares + i * share_stride with encode_row(wire).
 struct Received {
   std::span<const Segment> segments;  // empty ones are left out
-  std::int64_t num_rows = 0;          // over all segments
+  /// The same rows in fewer pieces: segments that lie back to back and make no more than `capacity`
+  /// rows together are one. Its source is -1 when they come from several ranks, its slot when they
+  /// are for several slots. For experts whose weights are read once per piece.
+  std::span<const Segment> runs;
+  std::int64_t num_rows = 0;  // over all segments
   const std::byte* hidden = nullptr;
   std::int64_t hidden_stride = 0;
   const std::byte* scales = nullptr;
@@ -224,6 +228,7 @@ class Exchange {
  private:
   void check(const DispatchArgs& args) const;
   std::int64_t ep_rank(int rank) const;
+  void merge_segments(std::span<const Segment> segments);
   template <class F>
   void or_abort(F&& f);
 
@@ -232,7 +237,8 @@ class Exchange {
   FaultHook hook_;
   std::uint32_t sequence_;
   bool dispatched_ = false, first_ = true;
-  DispatchArgs sent_;                 // of the exchange that runs; its pointers are stale after it
+  DispatchArgs sent_;  // of the exchange that runs; its pointers are stale after it
+  std::vector<Segment> runs_;
   std::vector<int> live_;             // [group size] the ep rank that each one is; empty: itself
   std::vector<std::int32_t> owners_;  // [slots] the first rank that holds it, or -1
 };
