@@ -273,7 +273,7 @@ std::function<void(CheckpointEditor&)> poke(const std::string& name, std::size_t
 }
 
 std::function<void(CheckpointEditor&)> reshape(const std::string& name,
-                                               std::vector<std::int64_t> shape) {
+                                               const std::vector<std::int64_t>& shape) {
   return [=](CheckpointEditor& m) { m.tensors.at(name).shape = shape; };
 }
 
@@ -480,7 +480,7 @@ TEST(Faults, LayersThatDoNotExist) {
 TEST(Faults, WhatCannotBeLookedAtIsNotAbsent) {
   TempDir dir;
   raw("mixtral").write(dir);
-  const std::string path = dir.path();
+  const std::string& path = dir.path();
   std::filesystem::create_symlink("loop", path + "/loop");
   for (const auto& [name, why] :
        std::map<std::string, std::string>{{path + "/config.json/deeper", "Not a directory"},
