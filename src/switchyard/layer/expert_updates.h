@@ -26,6 +26,11 @@ class ExpertUpdates {
     std::lock_guard lock(mutex_);
     experts_.insert_or_assign(e, std::move(expert));
   }
+  /// Drops what was noted for `e`: the source gives it again.
+  void forget(std::int64_t e) {
+    std::lock_guard lock(mutex_);
+    experts_.erase(e);
+  }
   /// Those weights, or nothing when the expert was never replaced.
   std::optional<checkpoint::ExpertWeights> find(std::int64_t e) const {
     std::lock_guard lock(mutex_);

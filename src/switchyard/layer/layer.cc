@@ -192,6 +192,22 @@ void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
   routed_.scales.fc2[std::size_t(slot)] = fc2;
 }
 
+void Layer::place_packed(std::span<const PackedExpert> experts) {
+  const std::int64_t first = held_experts(weights_, options_).begin;
+  for (const PackedExpert& e : experts)
+    ensure(e.slot >= 0 && e.slot < routed_.shape.experts &&
+               e.bytes.bytes().size() >= routed_.layout.bytes,
+           "a packed expert of ", e.bytes.bytes().size(), " bytes for slot ", e.slot);
+  const std::lock_guard<std::mutex> one_change(change_);
+  const UpdateGate::Writing writing(gate_);
+  for (const PackedExpert& e : experts) {
+    std::memcpy(routed_.packed.data() + std::size_t(e.slot) * routed_.layout.bytes, e.bytes.data(),
+                routed_.layout.bytes);
+    routed_.scales.fc2[std::size_t(e.slot)] = e.fc2_scale;
+    updates_->forget(first + e.slot);
+  }
+}
+
 void Layer::check_whole(std::string_view call) const {
   const Shard held = held_experts(weights_, options_);
   require(!options_.is_part(), call, ": this is one rank's part of a layer, with experts ",

@@ -73,6 +73,13 @@ struct ExpertBank {
   std::int64_t packed_bytes() const { return shape.experts * std::int64_t(layout.bytes); }
 };
 
+/// One expert as a bank holds it, on its way into another bank's slot.
+struct PackedExpert {
+  std::int64_t slot = 0;  // of the bank
+  float fc2_scale = 1;    // its static scale
+  HostBuffer bytes;       // [layout.bytes]
+};
+
 /// The router's tensors and the shared expert's gate in device memory; null where absent.
 struct DeviceTables {
   std::shared_ptr<DeviceMemory> router_weight, logit_bias, choice_bias, per_expert_scale;
@@ -136,6 +143,10 @@ class Layer {
   /// it (one per expert, the newest) for the oracle. Errors: UsageError that names what differs
   /// from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
+  /// Puts packed experts of a layer of the same shape and leaf into slots of this part, all at once
+  /// between two forwards; what update_expert() noted for these slots is forgotten, the part's
+  /// source must give the new ones. Errors: InternalError for a slot or size that does not fit.
+  void place_packed(std::span<const PackedExpert> experts);
   /// Raises FC1's static scale to `scale`, the maximum over the experts of all ranks; for the part
   /// of one rank, before its first forward.
   void raise_fc1_scale(float scale) { routed_.scales.fc1 = std::max(routed_.scales.fc1, scale); }

@@ -2,6 +2,7 @@
 // The schedulers of a rank: exchange (route, dispatch, experts, combine, finalize) under dep, and
 // reduce (route, [gather,] experts, sum of shares) in the other modes.
 #include <algorithm>
+#include <functional>
 
 #include "switchyard/base/check.h"
 #include "switchyard/layer/rank_layer.h"
@@ -62,6 +63,7 @@ struct RankLayer::Scratch {
   std::span<std::int32_t> placed;  // slots of the choices, where they are not the ids
   std::span<std::int32_t> local_ids;  // of a reduction
   std::span<float> local_weights;
+  std::span<std::int32_t> counts;  // of a balanced layer: this rank's choices by expert
 };
 
 /// Rows to run through this rank's experts, and where their shares go; strides in bytes.
@@ -90,6 +92,7 @@ RankLayer::Scratch RankLayer::take_scratch(Arena& arena) const {
     s.local_ids = arena.take<std::int32_t>(choices);
     s.local_weights = arena.take<float>(choices);
   }
+  s.counts = arena.take<std::int32_t>(counts_.size());
   s.routed = {s.parts.ids, s.parts.weights, layer_->problem().top_k(),
               layer_->problem().routed_scaling_factor};
   return s;
@@ -153,8 +156,11 @@ void RankLayer::exchange(const ForwardArgs& a, Scratch& s) {
                                              .row_bytes = layer.problem().hidden * element,
                                              .ids = s.placed.data(),
                                              .weights = s.routed.weights.data(),
+                                             .stats = s.counts.empty() ? nullptr : s.counts.data(),
                                              .wire = wire_});
+  if (options_.balanced) gather_counts(ticket.received().stats);
   run_received(ticket.received(), s);
+  if (options_.balanced) cycle_.start_set();
   Finisher finisher{a, layer.options().dtype, layer.problem().hidden};
   finisher.factor = s.routed.factor;
   if (layer.shared() != nullptr) finisher.shared = s.parts.shared_out.data();
@@ -205,38 +211,84 @@ void RankLayer::reduce(const ForwardArgs& a, Scratch& s) {
        .weights = s.routed.weights.data(),
        .factor = s.routed.factor,
        .wire = wire_});
+  if (options_.balanced) see_counts(s);
   for (int b = 0; b < reduction_->num_blocks(); ++b) run_block(b, a, s);
+  if (options_.balanced) cycle_.start_set();
   Finisher finisher{a, layer.options().dtype, layer.problem().hidden};
   reduction_->finish({&finisher, Finisher::row});
 }
 
+/// What this rank's tokens ask of each expert. Zero experts are nobody's load.
+void RankLayer::count_choices(const ForwardArgs& a, Scratch& s) {
+  std::fill(s.counts.begin(), s.counts.end(), 0);
+  const std::int64_t k = layer_->problem().top_k();
+  for (std::int32_t id : s.routed.ids.first(std::size_t(a.tokens * k)))
+    if (id >= 0 && id < num_experts_) ++s.counts[std::size_t(id)];
+  cycle_.count();
+}
+
+/// The counts of all ranks, as the exchange has carried them.
+void RankLayer::gather_counts(const std::int32_t* stats) {
+  const std::size_t experts = counts_.size();
+  for (std::size_t i = 0; i < experts * std::size_t(group_.size()); ++i)
+    counts_[i % experts] += stats[i];
+  cycle_.gathered();
+}
+
+/// Under a reduction every rank sees all tokens' choices itself: its own under attention TP, else
+/// every rank's, as slots.
+void RankLayer::see_counts(const Scratch& s) {
+  if (!own_tokens())
+    std::transform(counts_.begin(), counts_.end(), s.counts.begin(), counts_.begin(), std::plus());
+  for (int b = 0; own_tokens() && b < reduction_->num_blocks(); ++b) {
+    const comm::TokenBlock block = reduction_->block(b);
+    const std::size_t choices = std::size_t(block.tokens * layer_->problem().top_k());
+    for (std::int32_t slot : std::span(block.ids, choices))
+      if (slot >= 0 && slot < slots_.num_slots())
+        ++counts_[std::size_t(slots_.experts()[std::size_t(slot)])];
+  }
+  cycle_.gathered();
+}
+
 void RankLayer::forward(const ForwardArgs& a) {
   const auto reading = layer_->reading();
-  const Layer& layer = *layer_;
   try {
-    require(a.tokens <= options_.capacity, "forward of ", a.tokens, " tokens on rank ",
-            group_.rank(), " exceeds the capacity ", options_.capacity,
-            "; split the batch or build the layer for more");
-    require(a.unfinalised == nullptr, "an unfinalised output is built for one rank only");
-    require(!needs_calibration_, "forward: format ", layer.problem().format,
-            " has static activation scales and this layer has none; calibrate it first, or ask for "
-            "activations = bf16");
-    check_forward(layer, a);
-    write_trace(layer, a);
-    Arena arena(a.workspace);
-    Scratch scratch = take_scratch(arena);
-    if (a.tokens > 0) choose_experts(layer, a, scratch.parts, scratch.routed);
-    if (scratch.placed.data() != scratch.parts.ids.data())
-      place(a.tokens, a.hidden, a.hidden_stride * std::int64_t(size_of(layer.options().dtype)),
-            scratch.routed.ids, scratch.placed);
-    exchange_ ? exchange(a, scratch) : reduce(a, scratch);
-    report_routing(layer, a, scratch.routed);
-    layer.load_counter().add(scratch.routed.ids.data(), a.tokens, layer.problem().top_k(),
-                             scratch.routed.width);
+    if (options_.balanced) {
+      cycle_.start_wait();
+      cycle_.done_wait();  // migrations are collective calls: none can be under way here
+    }
+    run(a);
+    if (options_.balanced) cycle_.done_set();
   } catch (const Error& e) {
+    cycle_.reset();
     group_.abort(e.what());  // or the others would wait for this rank
     throw;
   }
+}
+
+void RankLayer::run(const ForwardArgs& a) {
+  const Layer& layer = *layer_;
+  require(a.tokens <= options_.capacity, "forward of ", a.tokens, " tokens on rank ", group_.rank(),
+          " exceeds the capacity ", options_.capacity,
+          "; split the batch or build the layer for more");
+  require(a.unfinalised == nullptr, "an unfinalised output is built for one rank only");
+  require(!needs_calibration_, "forward: format ", layer.problem().format,
+          " has static activation scales and this layer has none; calibrate it first, or ask for "
+          "activations = bf16");
+  check_forward(layer, a);
+  write_trace(layer, a);
+  Arena arena(a.workspace);
+  Scratch scratch = take_scratch(arena);
+  if (a.tokens > 0) choose_experts(layer, a, scratch.parts, scratch.routed);
+  if (options_.balanced) count_choices(a, scratch);
+  if (scratch.placed.data() != scratch.parts.ids.data())
+    place(a.tokens, a.hidden, a.hidden_stride * std::int64_t(size_of(layer.options().dtype)),
+          scratch.routed.ids, scratch.placed);
+  if (options_.balanced) cycle_.route();
+  exchange_ ? exchange(a, scratch) : reduce(a, scratch);
+  report_routing(layer, a, scratch.routed);
+  layer.load_counter().add(scratch.routed.ids.data(), a.tokens, layer.problem().top_k(),
+                           scratch.routed.width);
 }
 
 }  // namespace switchyard::layer

@@ -40,6 +40,15 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
           " weighs in the combine, this layer on the experts' input; choose another strategy");
 }
 
+/// A layer whose slots may change has a table of them from the start.
+RankOptions with_slots(RankOptions o, std::int64_t experts) {
+  if (o.balanced && o.slot_experts.empty()) {
+    o.slot_experts.resize(std::size_t(experts));
+    std::iota(o.slot_experts.begin(), o.slot_experts.end(), 0);
+  }
+  return o;
+}
+
 std::vector<std::int32_t> slot_experts_of(const RankOptions& o, std::int64_t experts) {
   std::vector<std::int32_t> out = o.slot_experts;
   if (out.empty()) {
@@ -51,7 +60,9 @@ std::vector<std::int32_t> slot_experts_of(const RankOptions& o, std::int64_t exp
 
 /// The weights by slot. Constants of the activation are by expert, so they must be one for all
 /// where slots are not the experts in their order.
-checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& o) {
+checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& o,
+                                 std::shared_ptr<const std::vector<std::int32_t>> table,
+                                 std::shared_ptr<const ExpertUpdates> updates) {
   if (o.slot_experts.empty()) return w;
   const ActivationParams first = lower(w.problem.activation, 0);
   for (std::int64_t e = 1; e < w.problem.num_experts(); ++e) {
@@ -61,9 +72,8 @@ checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& 
             "the activation's constants differ between experts 0 and ", e,
             "; such a layer is not served in replicated slots, leave --slots and --placement out");
   }
-  w.expert = [all = std::move(w.expert), experts = o.slot_experts](std::int64_t slot) {
-    return all(experts[std::size_t(slot)]);
-  };
+  w.expert = [all = replaceable(std::move(w.expert), std::move(updates)), table = std::move(table)](
+                 std::int64_t slot) { return all((*table)[std::size_t(slot)]); };
   return w;
 }
 
@@ -74,7 +84,7 @@ std::string text_of(std::span<const std::int32_t> slot_experts) {
 }
 
 /// What the ranks must have in common.
-std::array<comm::Agreed, 16> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
+std::array<comm::Agreed, 17> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
   const Problem& p = layer.problem();
   return {{{"build", cat(version(), "+", commit())},
            {"fingerprint", o.fingerprint},
@@ -91,6 +101,7 @@ std::array<comm::Agreed, 16> common_of(const Layer& layer, const RankOptions& o,
            {"tp", cat(o.tp)},
            {"capacity", cat(o.capacity)},
            {"slot layout", text_of(o.slot_experts)},
+           {"balanced", o.balanced ? "yes" : "no"},
            {"wire", cat(comm::to_string(wire), " by ",
                         o.strategy != nullptr ? o.strategy->name : "all_reduce")}}};
 }
@@ -118,10 +129,13 @@ Eligibility can_spread(const Problem& p, const Deployment& d) {
 RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
                      const RankOptions& options)
     : group_(group),
-      options_(options),
+      options_(with_slots(options, weights.problem.num_experts())),
       num_experts_(weights.problem.num_experts()),
-      slots_(slot_experts_of(options, num_experts_), num_experts_),
-      wire_(comm::to_wire(weights.problem.combine, options.layer.dtype)) {
+      slots_(slot_experts_of(options_, num_experts_), num_experts_),
+      wire_(comm::to_wire(weights.problem.combine, options.layer.dtype)),
+      table_(std::make_shared<std::vector<std::int32_t>>(options_.slot_experts)),
+      updates_(std::make_shared<ExpertUpdates>()),
+      counts_(options.balanced ? std::size_t(num_experts_) : 0) {
   const Problem problem = weights.problem;
   guarded(group, kPhase, [&] {
     check_served(group, problem, options);
@@ -129,9 +143,9 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
     part.held = held_by(group.rank());
     part.tp = {group.rank() % options.tp, options.tp};
     if (options.parallel != Parallel::kDep) part.shared_tp = {group.rank(), group.size()};
-    layer_ = std::make_unique<Layer>(by_slot(std::move(weights), options), part);
+    layer_ = std::make_unique<Layer>(by_slot(std::move(weights), options_, table_, updates_), part);
   });
-  comm::agree(group, common_of(*layer_, options, wire_), kPhase);
+  comm::agree(group, common_of(*layer_, options_, wire_), kPhase);
   needs_calibration_ = !group.vote(!layer_->needs_calibration(), kPhase);
   layer_->raise_fc1_scale(group_maximum(group, layer_->routed().scales.fc1));
   shape_ = layer_->routed().shape;
@@ -150,7 +164,8 @@ void RankLayer::make_exchange() {
                            .capacity = options_.capacity,
                            .hidden = p.hidden,
                            .row_bytes = p.hidden * std::int64_t(size_of(options_.layer.dtype)),
-                           .share_bytes = comm::wire_bytes(wire_, p.hidden)},
+                           .share_bytes = comm::wire_bytes(wire_, p.hidden),
+                           .num_stats = std::int64_t(counts_.size())},
                           options_.exchange);
 }
 
@@ -281,6 +296,7 @@ void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& e
     for (std::int32_t slot : slots_.replicas(e))
       if (slot >= held.begin && slot < held.begin + held.size) layer_->update_expert(slot, expert);
   });
+  if (options_.balanced) updates_->put(e, expert);  // it may migrate to any rank
 }
 
 }  // namespace switchyard::layer

@@ -10,8 +10,10 @@
 #include "switchyard/comm/factory.h"
 #include "switchyard/comm/reduction.h"
 #include "switchyard/core/deployment.h"
+#include "switchyard/eplb/cycle.h"
 #include "switchyard/eplb/slot_map.h"
 #include "switchyard/layer/layer.h"
+#include "switchyard/layer/slot_mover.h"
 
 namespace switchyard::layer {
 
@@ -24,6 +26,7 @@ struct RankOptions {
   std::int64_t capacity = 0;                 // most tokens of one rank and call; equal on all ranks
   // The expert in each slot, of which each EP rank holds its ep_shard(); empty: expert e in slot e.
   std::vector<std::int32_t> slot_experts{};
+  bool balanced = false;      // experts may migrate, and all ranks' choices are counted
   std::string fingerprint{};  // of the environment
   comm::ExchangeOptions exchange{};
 };
@@ -80,6 +83,15 @@ class RankLayer {
   /// Replaces routed expert `e` in every slot that holds it, as Layer::update_expert() does; every
   /// rank gives the whole expert. Collective. Errors: UsageError on every rank.
   void update_expert(std::int64_t e, const checkpoint::ExpertWeights& expert);
+  /// Moves experts between slots until slot s holds slot_experts[s]; weights travel packed, so that
+  /// no bit of them changes. On an error the layer is as it was. Collective, between forwards.
+  /// Errors: UsageError on every rank for a layer that is not `balanced`, slots that are not its
+  ///         own, an expert without a slot, ranks that do not divide the slots or do not agree;
+  ///         PeerError.
+  void migrate(std::span<const std::int32_t> slot_experts);
+  /// How often all ranks' tokens chose each expert in the forwards since the last call; the same
+  /// on all ranks. Errors: UsageError for a layer that is not `balanced`.
+  std::vector<std::int64_t> take_counts();
 
   /// The slots that `rank` holds.
   Shard held_by(int rank) const;
@@ -111,6 +123,10 @@ class RankLayer {
   void run_block(int b, const ForwardArgs& a, Scratch& scratch) const;
   void exchange(const ForwardArgs& a, Scratch& scratch);
   void reduce(const ForwardArgs& a, Scratch& scratch);
+  void count_choices(const ForwardArgs& a, Scratch& scratch);
+  void see_counts(const Scratch& scratch);
+  void gather_counts(const std::int32_t* stats);
+  void run(const ForwardArgs& a);
 
   comm::Group& group_;
   RankOptions options_;
@@ -122,6 +138,12 @@ class RankLayer {
   ops::FfnShape shape_;  // of the experts' calls: as many ids per row as arrive
   std::unique_ptr<comm::Exchange> exchange_;    // under dep
   std::unique_ptr<comm::Reduction> reduction_;  // else
+  // Of a balanced layer.
+  std::shared_ptr<std::vector<std::int32_t>> table_;  // what the part's source reads slots by
+  std::shared_ptr<ExpertUpdates> updates_;            // by expert, on every rank
+  std::unique_ptr<SlotMover> mover_;
+  std::vector<std::int64_t> counts_;  // [num_experts]
+  eplb::Cycle cycle_;
 };
 
 /// Whether ranks can serve such a layer in this version: no latent or fused shared experts.
