@@ -97,6 +97,43 @@ TEST(BenchExchange, PatternsGoWhereTheirNamesSay) {
   EXPECT_GT(rows_of(TrafficPattern::kHotspot), 4 * 32);
 }
 
+// The four patterns told apart by the slots themselves, 4 of them on each of 4 ranks.
+TEST(Traffic, EveryPatternChoosesItsOwnRanks) {
+  constexpr std::int64_t kTokens = 32, kChoices = 4;
+  for (int pattern = 0; pattern < 4; ++pattern)
+    for (int rank = 0; rank < 4; ++rank) {
+      SCOPED_TRACE(std::string(to_string(TrafficPattern(pattern))) + " on rank " +
+                   std::to_string(rank));
+      api::TrafficSpec spec{
+          .shape = {.ep = 4, .slots = 16, .top_k = kChoices, .capacity = kTokens, .hidden = 64},
+          .pattern = TrafficPattern(pattern)};
+      api::fit_shape(spec);
+      const api::Traffic traffic(spec, rank);
+      const std::int32_t* ids = traffic.args().ids;
+      std::vector<int> first(4), rest(4);  // choices by the rank that holds them
+      for (std::int64_t t = 0; t < kTokens; ++t) {
+        EXPECT_EQ(std::set<std::int32_t>(ids + t * kChoices, ids + (t + 1) * kChoices).size(), 4U);
+        for (std::int64_t j = 0; j < kChoices; ++j)
+          ++(j < 2 ? first : rest).at(std::size_t(ids[t * kChoices + j] / 4));
+      }
+      std::vector<int> all_on_one(4, 0);
+      all_on_one[std::size_t(spec.pattern == TrafficPattern::kLocal  ? rank
+                             : spec.pattern == TrafficPattern::kRing ? (rank + 1) % 4
+                                                                     : 0)] = 2 * kTokens;
+      const auto even = testing::Each(testing::AllOf(testing::Gt(4), testing::Lt(32)));
+      if (spec.pattern == TrafficPattern::kBalanced) {
+        EXPECT_THAT(first, even);
+      } else {
+        EXPECT_EQ(first, all_on_one);
+      }
+      if (spec.pattern == TrafficPattern::kBalanced || spec.pattern == TrafficPattern::kHotspot) {
+        EXPECT_THAT(rest, even);
+      } else {
+        EXPECT_EQ(rest, all_on_one);
+      }
+    }
+}
+
 TEST(Traffic, IsWhereItsPatternSaysAndItsFaultsAreSeen) {
   api::TrafficSpec spec{.shape = {.ep = 2, .slots = 8, .top_k = 3, .capacity = 40, .hidden = 64},
                         .payload = ExchangePayload::kMxfp8,

@@ -71,8 +71,9 @@ TEST_F(BenchLayer, EveryRowIsTimedInEachStateAndChecked) {
       EXPECT_LE((*s)->time.least, (*s)->time.p50);
       EXPECT_LE((*s)->time.p50, (*s)->time.p90);
       EXPECT_LE((*s)->time.p90, (*s)->time.p99);
-      EXPECT_EQ((*s)->distinct_experts,
-                r.routing == RoutingSkew::kOne || r.tokens == 1 ? 2 : (*s)->distinct_experts);
+      const bool two = r.routing == RoutingSkew::kOne || r.tokens == 1;
+      EXPECT_GE((*s)->distinct_experts, two ? 2 : 5) << "18 uniform choices among 8";
+      EXPECT_LE((*s)->distinct_experts, two ? 2 : 8);
       const LayerCost cost{double((*s)->distinct_experts * r.expert_bytes), r.flops};
       EXPECT_DOUBLE_EQ((*s)->gbps, cost.bytes / (*s)->time.p50 * 1e-3);
       EXPECT_DOUBLE_EQ((*s)->gflops, cost.flops / (*s)->time.p50 * 1e-3);

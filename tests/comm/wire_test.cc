@@ -10,6 +10,7 @@
 
 #include "switchyard/formats/e2m1.h"
 #include "switchyard/formats/e4m3.h"
+#include "tests/support/same_bits.h"
 
 namespace switchyard::comm {
 namespace {
@@ -91,6 +92,27 @@ TEST(Wire, WeightMultipliesEachValue) {
   for (Wire w : {Wire::kF32, Wire::kBf16, Wire::kFp16, Wire::kFp8, Wire::kNvfp4}) {
     std::vector<float> one = through(w, x), scaled = through(w, x, 0.3F);
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(scaled[i], 0.3F * one[i]) << to_string(w);
+  }
+}
+
+// Product and sum are rounded apart: neither a fused one nor an overwritten sum has these bits.
+TEST(Wire, AddsToWhatIsThere) {
+  const std::vector<float> x = values(264);
+  constexpr float kWeight = 0.3F;
+  for (Wire w : {Wire::kF32, Wire::kBf16, Wire::kFp16, Wire::kFp8, Wire::kNvfp4}) {
+    const std::vector<float> one = through(w, x);
+    std::vector<float> sums, want, fused;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sums.push_back(std::ldexp(float((i * 53) % 97) - 48.7F, int(i % 5) - 3));
+      const float product = kWeight * one[i];
+      want.push_back(sums[i] + product);
+      fused.push_back(std::fma(kWeight, one[i], sums[i]));
+    }
+    std::vector<std::byte> row(std::size_t(wire_bytes(w, 264)));
+    encode_row(w, x.data(), 264, row.data());
+    add_row(w, row.data(), kWeight, 264, sums.data());
+    EXPECT_TRUE(test::same_bits(sums, want)) << to_string(w);
+    EXPECT_FALSE(test::same_bits(sums, fused)) << to_string(w) << ": the control";
   }
 }
 

@@ -169,8 +169,14 @@ TEST(Moves, RoundsShowEachRanksSlotOnceAndCarryEveryMove) {
     const Slots before = shuffled(slots, seed), after = shuffled(slots, seed + 1000);
     const std::vector<Move> moves = plan_moves(before, after, kRanks);
     EXPECT_EQ(carried_out(before, moves), after) << seed;
+    std::map<std::int64_t, std::set<std::int64_t>> sources;
+    for (const Move& m : moves) sources[m.from / (kSlots / kRanks)].insert(m.from);
+    std::size_t least = 0;  // a rank shows one of its sources a round
+    for (const auto& [rank, of_rank] : sources) least = std::max(least, of_rank.size());
     std::vector<Move> all;
-    for (const std::vector<Move>& round : in_rounds(moves, kSlots / kRanks)) {
+    const std::vector<std::vector<Move>> rounds = in_rounds(moves, kSlots / kRanks);
+    EXPECT_EQ(rounds.size(), least) << seed;
+    for (const std::vector<Move>& round : rounds) {
       EXPECT_FALSE(round.empty()) << seed;
       std::map<std::int64_t, std::set<std::int64_t>> shown;
       for (const Move& m : round) {

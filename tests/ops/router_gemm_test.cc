@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "switchyard/base/errors.h"
+#include "switchyard/ops/route/router_dots.h"
 #include "tests/cases/moe_case.h"
 
 namespace switchyard::ops {
@@ -109,6 +110,9 @@ TEST(RouterGemm, BitsDoNotDependOnTheBatchNorOnTheTile) {
 
 TEST(RouterGemm, EveryTierHasTheSameBits) {
   if (test::runnable_tiers().back() < CpuIsa::kAvx512) GTEST_SKIP() << "needs AVX-512";
+  // Else the comparison below would be one of a twin with itself.
+  ASSERT_TRUE(router_dots_twin(CpuIsa::kAvx512) != &router_dots_portable);
+  ASSERT_TRUE(router_dots_twin(CpuIsa::kPortable) == &router_dots_portable);
   for (std::int64_t hidden : {1, 15, 16, 31, 512, 517, 1100})
     for (std::int64_t experts : {1, 7, 8, 9, 301}) {
       GemmCase c(Dtype::kBf16, 3, experts, hidden, true);
