@@ -11,6 +11,21 @@ namespace {
 
 constexpr std::string_view kSchema = "switchyard.bench.allreduce.1";
 
+/// What was asked beside the pattern; null where the pattern has no use for it.
+Json question_json(const BenchAllReduceOptions& o, const BenchAllReduceResult& r) {
+  using Pattern = ops::AllReduceFusionPattern;
+  const bool reduction = o.pattern == Pattern::kMoEReductionARResidualRMSNorm;
+  const bool finalize = o.pattern == Pattern::kMoEFinalizeARResidualRMSNorm;
+  return {{"dtype", to_string(o.dtype)},
+          {"seed", o.seed},
+          {"scale_layout", r.quant == "nvfp4" ? Json(to_string(o.scale_layout)) : Json(nullptr)},
+          {"experts", reduction ? Json(o.experts) : Json(nullptr)},
+          {"top_k", finalize ? Json(o.top_k) : Json(nullptr)},
+          {"shared", reduction || finalize ? Json(o.shared) : Json(nullptr)},
+          {"routed_scaling_factor",
+           o.routed_scaling_factor ? Json(*o.routed_scaling_factor) : Json(nullptr)}};
+}
+
 Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
   Json errors = Json::object();
   for (const OutputError& e : row.errors) errors[e.name] = e.rel_l2;
@@ -34,10 +49,13 @@ Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
           {"rel_l2", std::move(errors)}};
 }
 
-Json to_json(const BenchAllReduceResult& result) {
+Json to_json(const BenchAllReduceOptions& options, const BenchAllReduceResult& result) {
   const BenchAllReduceRules& rules = bench_allreduce_rules();
   Json rows = Json::array();
-  for (const AllReduceRow& row : result.rows) rows.push_back(row_json(result, row));
+  for (const AllReduceRow& row : result.rows) {
+    rows.push_back(row_json(result, row));
+    rows.back().update(question_json(options, result));
+  }
   return {{"ok", result.ok},
           {"rules",
            {{"fused", rules.fused},
@@ -146,7 +164,7 @@ Answer run_command(Arguments& args) {
   const int exit = result.ok ? kOk : kFailed;
   if (!flags.json) return {exit, text_of(result)};
   Json body = record_json({std::string(kSchema), args.line()});
-  body.update(to_json(result));
+  body.update(to_json(flags.options, result));
   return {exit, json_text(body)};
 }
 

@@ -11,6 +11,7 @@
 #include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/e8m0.h"
 #include "switchyard/formats/nvfp4.h"
+#include "switchyard/ops/allreduce_norm/allreduce_norm_ref.h"
 
 namespace switchyard::api {
 namespace {
@@ -29,6 +30,17 @@ bool writes_norm(Pattern p) {
          p != Pattern::kARResidualRMSNormPerTokenGroupFP8PackedQuant &&
          p != Pattern::kARResidualRMSNormDynamicFP8Quant;
 }
+
+double rel_l2(const std::vector<double>& got, const std::vector<double>& want) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return error == 0 ? 0 : std::sqrt(error / size);
+}
+
+double limit_of(Dtype t) { return t == Dtype::kF32 ? 1e-5 : t == Dtype::kBf16 ? 0x1p-8 : 0x1p-11; }
 
 }  // namespace
 
@@ -215,6 +227,29 @@ std::vector<std::pair<std::string, std::vector<double>>> AllReduceTraffic::decod
   add("residual_out", residual_out_);
   add("norm_out", norm_out_);
   if (!quant_out_.empty()) out.emplace_back("quant_out", decoded_codes(tokens));
+  return out;
+}
+
+std::vector<OutputError> judge_traffic(const BenchAllReduceOptions& o, std::int64_t tokens,
+                                       AllReduceTraffic& mine) {
+  constexpr double kQuantLimit = 0.01;  // a few codes next to a boundary
+  std::vector<AllReduceTraffic> ranks;
+  for (int r = 0; r < int(o.ranks); ++r) ranks.emplace_back(o, tokens, r);
+  std::vector<ops::AllReduceCall> calls;
+  for (AllReduceTraffic& r : ranks) calls.push_back(r.fused());
+  const ops::AllReduceReference want = ops::allreduce_norm_ref(calls);
+  std::vector<OutputError> out;
+  for (const auto& [name, got] : mine.decoded(tokens)) {
+    if (name != "quant_out") {
+      const auto& exact = name == "output"     ? want.sum
+                          : name == "norm_out" ? want.norm
+                                               : want.residual;
+      out.push_back({name, rel_l2(got, exact), limit_of(o.dtype)});
+      continue;
+    }
+    ops::QuantReference quant = ops::quantise_norm_ref(calls[0], want.norm);
+    out.push_back({name, rel_l2(got, ops::dequantise(calls[0], quant)), kQuantLimit});
+  }
   return out;
 }
 

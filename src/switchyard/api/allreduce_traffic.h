@@ -50,6 +50,10 @@ class AllReduceTraffic {
   Bytes output_, residual_out_, norm_out_, quant_out_, scale_out_;
 };
 
+/// How far each output of `mine`'s first `tokens` tokens is from the oracle of all ranks.
+std::vector<OutputError> judge_traffic(const BenchAllReduceOptions& o, std::int64_t tokens,
+                                       AllReduceTraffic& mine);
+
 /// Whether a pattern takes expert rows.
 bool is_moe(ops::AllReduceFusionPattern p);
 /// The quantised output of a bench.

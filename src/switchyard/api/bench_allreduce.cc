@@ -2,7 +2,6 @@
 #include "switchyard/api/bench_allreduce.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -12,7 +11,6 @@
 #include "switchyard/base/check.h"
 #include "switchyard/comm/fused_allreduce.h"
 #include "switchyard/core/problem.h"
-#include "switchyard/ops/allreduce_norm/allreduce_norm_ref.h"
 #include "switchyard/tune/timer.h"
 
 namespace switchyard {
@@ -161,41 +159,6 @@ std::int64_t bytes_of(const BenchAllReduceOptions& o, const AllReduceTraffic& tr
   return tensors * tensor + n * traffic.output_bytes();
 }
 
-double rel_l2(const std::vector<double>& got, const std::vector<double>& want) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return error == 0 ? 0 : std::sqrt(error / size);
-}
-
-double limit_of(Dtype t) { return t == Dtype::kF32 ? 1e-5 : t == Dtype::kBf16 ? 0x1p-8 : 0x1p-11; }
-
-/// The oracle's outputs by name, for the first tokens.
-std::vector<OutputError> judge(const BenchAllReduceOptions& o, std::int64_t tokens,
-                               AllReduceTraffic& mine) {
-  constexpr double kQuantLimit = 0.01;  // a few codes next to a boundary
-  std::vector<AllReduceTraffic> ranks;
-  for (int r = 0; r < int(o.ranks); ++r) ranks.emplace_back(o, tokens, r);
-  std::vector<ops::AllReduceCall> calls;
-  for (AllReduceTraffic& r : ranks) calls.push_back(r.fused());
-  const ops::AllReduceReference want = ops::allreduce_norm_ref(calls);
-  std::vector<OutputError> out;
-  for (const auto& [name, got] : mine.decoded(tokens)) {
-    if (name != "quant_out") {
-      const auto& exact = name == "output"     ? want.sum
-                          : name == "norm_out" ? want.norm
-                                               : want.residual;
-      out.push_back({name, rel_l2(got, exact), limit_of(o.dtype)});
-      continue;
-    }
-    ops::QuantReference quant = ops::quantise_norm_ref(calls[0], want.norm);
-    out.push_back({name, rel_l2(got, ops::dequantise(calls[0], quant)), kQuantLimit});
-  }
-  return out;
-}
-
 /// One rank's part of a row; rank 0 writes it.
 void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens,
              AllReduceRow& row) {
@@ -208,7 +171,7 @@ void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens
   const std::vector<std::string> digests = g.all_gather(traffic.digest(), kPhase);
   if (g.rank() == 0) {
     row.checked_tokens = std::min(tokens, kCheckedTokens);
-    row.errors = judge(o, row.checked_tokens, traffic);
+    row.errors = api::judge_traffic(o, row.checked_tokens, traffic);
   }
   g.barrier(kPhase);
   SeparateSteps steps(traffic, workspace, isa, g.deadlines());
@@ -242,6 +205,8 @@ void BenchAllReduceOptions::check() const {
   in_range("hidden", hidden, 1, kMaxWidth);
   in_range("top_k", top_k, 1, 1024);
   in_range("experts", experts, 1, 65536);
+  require(!tokens.empty(), "no tokens are given; name at least one number of them");
+  for (std::int64_t t : tokens) in_range("tokens", t, 0, std::int64_t(1) << 20);
   require(api::is_moe(pattern) || (!shared && !routed_scaling_factor),
           shared ? "--shared" : "--routed-scaling-factor", " is of patterns 6 and 7; ",
           ops::to_string(pattern), " has nothing to apply it to");
