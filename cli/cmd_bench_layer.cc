@@ -116,7 +116,7 @@ Answer run_command(Arguments& args) {
   flags.add(args);
   if (!args.parse()) return {kOk, args.help()};
   flags.finish();
-  flags.source.unbuilt.refuse_placement();
+  flags.source.spread.refuse_placement();
   StatusLine status;
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);

@@ -27,7 +27,7 @@ struct RunFlags {
   }
 
   void finish(Processes& processes) {
-    source.unbuilt.ranks.start_with(processes.size());
+    source.spread.ranks.start_with(processes.size());
     source.finish();
     source.fill(options);
     options.processes = &processes;
@@ -50,6 +50,7 @@ Json to_json(const JoinedRanks& j) {
                           {"detail", s.detail}});
   return {{"carriers", j.carriers},
           {"contract", {{"rows", j.layout}, {"weights", j.weights}}},
+          {"slot_experts", j.slot_experts},
           {"strategies", std::move(strategies)}};
 }
 
@@ -62,6 +63,9 @@ Json to_json(const Measurement& m) {
       {"leaf", m.leaf},
       {"device", m.device},
       {"ranks", m.ranks},
+      {"ep", m.ep},
+      {"tp", m.tp},
+      {"slots", m.slots},
       {"parallel", m.parallel},
       {"strategy", m.strategy},
       {"joined", m.ranks == 1 ? Json(nullptr) : to_json(m.joined)},

@@ -28,7 +28,7 @@ RoutingSkew to_skew(const std::string& word) {
 
 std::string to_string(RoutingSkew skew) { return kSkews.at(std::size_t(skew)); }
 
-void UnbuiltFlags::add(Arguments& args) {
+void SpreadFlags::add(Arguments& args) {
   ranks.add(args);
   args.text("--placement", placement, "Which expert stands in which slot, as eplb plan writes it",
             "FILE");
@@ -38,15 +38,16 @@ void UnbuiltFlags::add(Arguments& args) {
   args.text("--finalize", finalize, "plain (fused and reduce are not built yet)", "HOW");
 }
 
-void UnbuiltFlags::check() const {
+void SpreadFlags::check() const {
   ranks.deployment();  // throws for what contradicts itself
   require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
           finalize, "' is unknown; use plain");
-  serve(finalize == "plain", "--finalize ", finalize, ": the fused all-reduce is not built; ",
+  serve(finalize == "plain", "--finalize ", finalize,
+        ": a layer that ends in the fused all-reduce is not built; ",
         "use plain or leave the flag out");
 }
 
-void UnbuiltFlags::refuse_placement() const {
+void SpreadFlags::refuse_placement() const {
   serve(placement.empty(), "--placement ", placement, ": replicated experts are not built here, ",
         "where every layer is on one rank; leave the flag out, or use run --ranks");
 }
@@ -60,7 +61,7 @@ void SourceFlags::add(Arguments& args) {
   args.positive("--factor", build.build.routed_scaling_factor,
                 "Routed scaling factor, instead of the model's own");
   args.toggle("--without-shared", without_shared, "Leaves the shared expert out");
-  unbuilt.add(args);
+  spread.add(args);
 }
 
 void SourceFlags::finish() {
@@ -68,7 +69,7 @@ void SourceFlags::finish() {
           checkpoint, " are both given; keep one");
   require(!layer || !checkpoint.empty(), "--layer ", layer.value_or(0),
           " needs --checkpoint, which is missing; a preset has one layer");
-  unbuilt.check();
+  spread.check();
 }
 
 void SourceFlags::fill(RunOptions& options) const {
@@ -78,14 +79,14 @@ void SourceFlags::fill(RunOptions& options) const {
   options.calibrate = build.calibrate;
   options.build = build.options();
   options.build.with_shared = !without_shared;
-  const Deployment d = unbuilt.ranks.deployment();
+  const Deployment d = spread.ranks.deployment();
   options.build.ep = d.ep;
   options.build.tp = d.tp;
-  options.build.parallel = d.ranks() > 1 ? d.parallel : unbuilt.ranks.parallel;
-  options.build.slots = unbuilt.ranks.slots.value_or(0);
-  options.build.comm = unbuilt.ranks.comm;
-  options.build.combine = unbuilt.combine;
-  options.placement = unbuilt.placement;
+  options.build.parallel = d.ranks() > 1 ? d.parallel : spread.ranks.parallel;
+  options.build.slots = spread.ranks.slots.value_or(0);
+  options.build.comm = spread.ranks.comm;
+  options.build.combine = spread.combine;
+  options.placement = spread.placement;
   options.seed = options.build.seed;
 }
 

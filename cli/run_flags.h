@@ -16,8 +16,8 @@ RoutingSkew to_skew(const std::string& word);
 /// Inverse of to_skew().
 std::string to_string(RoutingSkew skew);
 
-/// Flags of features that this version does not have, so that asking for one is answered by name.
-struct UnbuiltFlags {
+/// How a layer is spread over ranks, and what happens between them.
+struct SpreadFlags {
   RankFlags ranks;
   std::string placement, finalize = "plain";
   std::optional<CombinePrecision> combine;
@@ -33,13 +33,13 @@ struct UnbuiltFlags {
 /// Which layers are run and how they are built: what `run` and `bench layer` have in common.
 struct SourceFlags {
   BuildFlags build;
-  UnbuiltFlags unbuilt;
+  SpreadFlags spread;
   std::string preset, checkpoint;
   std::optional<std::int64_t> layer;
   bool without_shared = false;
 
   /// Declares --preset, --checkpoint, --layer, --top-k, --factor, --without-shared and the flags of
-  /// BuildFlags and UnbuiltFlags.
+  /// BuildFlags and SpreadFlags.
   void add(Arguments& args);
   /// Checks what contradicts itself or is not built, after parsing.
   /// Errors: UsageError, CannotServe.

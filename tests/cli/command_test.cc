@@ -22,9 +22,9 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using Keys = std::set<std::string>;
 
-const std::vector<std::string> kCommands = {"run",           "verify",         "explain",
-                                            "inspect",       "doctor",         "bench layer",
-                                            "bench routing", "bench exchange", "bench compare"};
+const std::vector<std::string> kCommands = {
+    "run",         "verify",        "explain",        "inspect",         "doctor",
+    "bench layer", "bench routing", "bench exchange", "bench allreduce", "bench compare"};
 
 /// "bench layer" in its words, with `flag` behind.
 std::vector<std::string> words(const std::string& command, const std::string& flag) {
@@ -96,7 +96,7 @@ TEST(Help, ReadsNeitherMachineNorSwitches) {
 TEST(Help, ListsTheKindsOfACommand) {
   Finished done = run_command({"bench", "--help"});
   EXPECT_EQ(done.status, 0);
-  for (const char* kind : {"layer", "routing", "exchange", "compare"})
+  for (const char* kind : {"layer", "routing", "exchange", "allreduce", "compare"})
     EXPECT_THAT(done.out, HasSubstr(std::string("\n  ") + kind));
 }
 
@@ -173,6 +173,50 @@ TEST(JsonKeys, BenchExchange) {
   ASSERT_EQ(json["verdicts"].size(), 7u);
   EXPECT_EQ(keys(json["verdicts"][0]), (Keys{"strategy", "eligible"}));
   EXPECT_EQ(json["verdicts"][2]["reason"], "dep_missing");
+}
+
+TEST(JsonKeys, BenchAllReduce) {
+  const Json json = json_of({"bench",    "allreduce",      "--pattern", "7",
+                             "--quant",  "nvfp4",          "--shared",  "--routed-scaling-factor",
+                             "2.5",      "--scale-layout", "8x4",       "--strategy",
+                             "two_shot", "--dtype",        "fp16",      "--ranks",
+                             "3",        "--tokens",       "3,12",      "--hidden",
+                             "96",       "--top-k",        "2",         "--seed",
+                             "5",        "--seconds",      "0.001"});
+  EXPECT_EQ(keys(json), with_header({"schema", "command", "date", "ok", "rules", "rows"}));
+  EXPECT_EQ(json["schema"], "switchyard.bench.allreduce.1");
+  EXPECT_EQ(keys(json["rules"]), (Keys{"fused", "separate", "bytes", "copy"}));
+  ASSERT_EQ(json["rows"].size(), 2U);
+  const Json& row = json["rows"][1];
+  EXPECT_EQ(
+      keys(row),
+      (Keys{"pattern",        "quant",       "ranks",  "hidden",    "tokens",
+            "strategy",       "isa",         "ok",     "fused",     "separate",
+            "speedup",        "bytes",       "gbps",   "copy_gbps", "share_of_copy",
+            "checked_tokens", "equal_ranks", "rel_l2", "dtype",     "seed",
+            "scale_layout",   "experts",     "top_k",  "shared",    "routed_scaling_factor"}));
+  EXPECT_EQ(row["pattern"], "kMoEFinalizeARResidualRMSNorm");
+  EXPECT_EQ(row["quant"], "nvfp4");
+  EXPECT_EQ(row["scale_layout"], "8x4");
+  EXPECT_EQ(row["strategy"], "two_shot");
+  EXPECT_EQ(row["dtype"], "fp16");
+  EXPECT_EQ(row["shared"], true);
+  EXPECT_EQ(row["routed_scaling_factor"], 2.5);
+  EXPECT_EQ(row["ranks"], 3);
+  EXPECT_EQ(row["hidden"], 96);
+  EXPECT_EQ(row["tokens"], 12);
+  EXPECT_EQ(row["top_k"], 2);
+  EXPECT_EQ(row["seed"], 5);
+  EXPECT_TRUE(row["experts"].is_null()) << "of pattern 6 alone";
+  EXPECT_EQ(row["equal_ranks"], true);
+  EXPECT_EQ(row["checked_tokens"], 8);
+  EXPECT_EQ(keys(row["rel_l2"]), (Keys{"residual_out", "norm_out", "quant_out"}));
+  EXPECT_EQ(keys(row["fused"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
+  const Json plain = json_of(
+      {"bench", "allreduce", "--tokens", "2", "--hidden", "64", "--seconds", "0.001"})["rows"][0];
+  EXPECT_EQ(plain["pattern"], "kARResidualRMSNorm");
+  for (const char* key : {"scale_layout", "top_k", "experts", "shared", "routed_scaling_factor"})
+    EXPECT_TRUE(plain[key].is_null()) << key;
 }
 
 TEST(JsonKeys, BenchRouting) {
@@ -328,13 +372,35 @@ TEST(Explain, ACheckpointsSharedExpertIsAskedToo) {
 }
 
 TEST(JsonKeys, Run) {
-  Keys measurement = {"preset",   "layer",   "format",         "activations",
-                      "leaf",     "device",  "ranks",          "parallel",
-                      "strategy", "tokens",  "checked_tokens", "distinct_experts",
-                      "calls",    "time_us", "router_time_us", "gbps",
-                      "gflops",   "roof",    "share_of_roof",  "rel_l2",
-                      "budget",   "ok",      "notices",        "expert_tokens",
-                      "joined",   "combine"};
+  Keys measurement = {"preset",
+                      "layer",
+                      "format",
+                      "activations",
+                      "leaf",
+                      "device",
+                      "ranks",
+                      "parallel",
+                      "strategy",
+                      "tokens",
+                      "checked_tokens",
+                      "distinct_experts",
+                      "calls",
+                      "time_us",
+                      "router_time_us",
+                      "gbps",
+                      "gflops",
+                      "roof",
+                      "share_of_roof",
+                      "rel_l2",
+                      "budget",
+                      "ok",
+                      "notices",
+                      "expert_tokens",
+                      "joined",
+                      "combine",
+                      "ep",
+                      "tp",
+                      "slots"};
   Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
   EXPECT_EQ(keys(json), with_header({"ok", "measurements", "notices"}));
   const Json& m = json["measurements"][0];
@@ -343,6 +409,8 @@ TEST(JsonKeys, Run) {
   EXPECT_EQ(m["format"], "bf16");
   EXPECT_EQ(m["tokens"], 3);
   EXPECT_EQ(m["checked_tokens"], 3);
+  EXPECT_EQ(m["slots"], 8);
+  EXPECT_EQ(m["combine"], (Json{{"requested", "bf16"}, {"effective", "none"}}));
   EXPECT_EQ(keys(m["time_us"]), (Keys{"p50", "p90", "p99"}));
   EXPECT_EQ(keys(m["roof"]), (Keys{"gbps", "gflops", "samples"}));
   EXPECT_EQ(m["roof"]["samples"], 6) << "taken before and after the calls";
@@ -556,6 +624,7 @@ std::vector<std::vector<std::string>> one_call_of_each() {
       {"doctor"},
       {"bench", "layer", "--preset", "tiny", "--tokens", "1", "--seconds", "0.001"},
       {"bench", "exchange", "--tokens", "1", "--seconds", "0.001"},
+      {"bench", "allreduce", "--tokens", "1", "--hidden", "64", "--seconds", "0.001"},
       {"eplb", "plan", loads, "--slots", "4", "--ranks", "2"},
       {"eplb", "simulate", loads, "--slots", "4", "--ranks", "2"}};
   std::vector<std::string> json = calls[0];

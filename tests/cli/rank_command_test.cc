@@ -2,10 +2,12 @@
 // `run` on several ranks as a user meets it: threads, and processes under mpirun.
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "switchyard/comm/mpi_group.h"
 #include "tests/support/command_runner.h"
+#include "tests/support/safetensors_writer.h"
 
 namespace switchyard {
 namespace {
@@ -27,6 +29,17 @@ Json json_of(const Words& args) {
   const Finished done = run_command(with(args, {"--json"}));
   EXPECT_EQ(done.status, 0) << done.err;
   return Json::parse(done.out);
+}
+
+/// The one layer's measurement.
+Json measured(const Words& args) {
+  const Json json = json_of(args);
+  EXPECT_EQ(json["measurements"].size(), 1u);
+  return json["measurements"].at(0);
+}
+
+Json combine(const std::string& requested, const std::string& effective) {
+  return {{"requested", requested}, {"effective", effective}};
 }
 
 Json strategy(const Json& measurement, const std::string& name) {
@@ -57,34 +70,57 @@ TEST(RunOnThreads, EveryStrategyAnswersAndTheChosenOneServes) {
   }
 }
 
+struct Mode {
+  Words flags;
+  std::string parallel, strategy;
+  int ep, tp;
+};
+
 TEST(RunOnThreads, TheFourModesServe) {
-  for (const Words& mode : std::vector<Words>{{"--ranks", "2", "--parallel", "tep"},
-                                              {"--ranks", "2", "--parallel", "ttp"},
-                                              {"--ranks", "2", "--parallel", "dtp"},
-                                              {"--ep", "2", "--tp", "2"},
-                                              {"--ep", "2", "--tp", "2", "--parallel", "tep"}}) {
-    const Json m = json_of(with({"run", "--preset", "tiny", "--tokens", "4", "--threads", "1"},
-                                mode))["measurements"][0];
+  for (const Mode& mode :
+       {Mode{{"--ranks", "2", "--parallel", "tep"}, "tep", "all_reduce", 2, 1},
+        Mode{{"--ranks", "2", "--parallel", "ttp"}, "ttp", "all_reduce", 1, 2},
+        Mode{{"--ranks", "2", "--parallel", "dtp"}, "dtp", "all_gather", 1, 2},
+        Mode{{"--ep", "2", "--tp", "2"}, "dep", "all_gather", 2, 2},
+        Mode{{"--ep", "2", "--tp", "2", "--parallel", "tep"}, "tep", "all_reduce", 2, 2}}) {
+    const Json m =
+        measured(with({"run", "--preset", "tiny", "--tokens", "4", "--threads", "1"}, mode.flags));
     EXPECT_EQ(m["ok"], true) << m;
-    EXPECT_EQ(m["combine"]["effective"], "bf16");
+    EXPECT_EQ(m["parallel"], mode.parallel);
+    EXPECT_EQ(m["strategy"], mode.strategy) << mode.parallel;
+    EXPECT_EQ(m["ep"], mode.ep);
+    EXPECT_EQ(m["tp"], mode.tp);
+    EXPECT_EQ(m["ranks"], mode.ep * mode.tp);
+    EXPECT_EQ(m["slots"], 8);
+    EXPECT_EQ(m["combine"], combine("bf16", "bf16"));
   }
 }
 
 TEST(RunOnThreads, ALowPrecisionCombineIsAskedForAndEffective) {
   for (const char* precision : {"fp8", "nvfp4"}) {
-    const Json m = json_of(
-        {"run", "--ranks", "2", "--tokens", "8", "--combine", precision})["measurements"][0];
-    EXPECT_EQ(m["combine"], (Json{{"requested", precision}, {"effective", precision}}));
+    const Json m = measured({"run", "--ranks", "2", "--tokens", "8", "--combine", precision});
+    EXPECT_EQ(m["combine"], combine(precision, precision));
     EXPECT_EQ(m["ok"], true);
+    test::Start start;
+    start.env = {{"SWITCHYARD_COMBINE_PRECISION", precision}};
+    start.args = {"run", "--ranks", "2", "--tokens", "2", "--combine", "bf16", "--json"};
+    EXPECT_EQ(Json::parse(run_command(start).out)["measurements"][0]["combine"],
+              combine(precision, precision))
+        << "the switch beats the argument";
   }
+  // What travels is the wire's form, not a repeated request: rows of f32 states are not rounded.
+  EXPECT_EQ(measured({"run", "--ranks", "2", "--tokens", "2", "--activations", "f32"})["combine"],
+            combine("bf16", "f32"));
 }
 
 // 8 experts in 10 slots on 2 ranks: the first strategy in order serves it, uneven or not.
 TEST(RunOnThreads, ReplicatedSlotsServe) {
-  const Json m = json_of({"run", "--preset", "tiny", "--ranks", "2", "--slots", "10", "--tokens",
-                          "16"})["measurements"][0];
+  const Json m =
+      measured({"run", "--preset", "tiny", "--ranks", "2", "--slots", "10", "--tokens", "16"});
   EXPECT_EQ(m["ok"], true);
   EXPECT_EQ(m["strategy"], "one_sided");
+  EXPECT_EQ(m["slots"], 10);
+  EXPECT_EQ(m["joined"]["slot_experts"], (Json{0, 1, 2, 3, 4, 4, 5, 6, 7, 0}));
   EXPECT_EQ(m["expert_tokens"].size(), 8u) << "by expert, not by slot";
   for (const char* name : {"two_sided", "compact", "expert_major", "all_gather"})
     EXPECT_EQ(strategy(m, name)["ok"], true) << name;
@@ -94,6 +130,61 @@ TEST(RunOnThreads, ReplicatedSlotsServe) {
   const Finished wrong = run_command({"run", "--ranks", "2", "--placement", "/no/file"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.err, HasSubstr("/no/file"));
+}
+
+/// Plans `loads` into a file of `dir`.
+std::string planned(test::TempDir& dir, const std::string& loads, const Words& shape) {
+  const std::string out = dir.path() + "/placement" + shape[1] + "_" + shape[3] + ".json";
+  const Finished done =
+      run_command(with({"eplb", "plan", dir.write("loads.csv", loads), "--out", out}, shape));
+  EXPECT_EQ(done.status, 0) << done.err;
+  return out;
+}
+
+TEST(RunOnThreads, APlannedPlacementIsTheOneThatRuns) {
+  test::TempDir dir;
+  const std::string file =
+      planned(dir, "10,80,60,10,10,10,10,10\n", {"--slots", "10", "--ranks", "2"});
+  const Json want = Json::parse(std::ifstream(file))["layers"][0];
+  const Words run = {"run", "--tokens", "16", "--ranks", "2", "--placement"};
+  const Json m = measured(with(run, {file}));
+  EXPECT_EQ(m["ok"], true);
+  EXPECT_EQ(m["slots"], 10);
+  EXPECT_EQ(m["joined"]["slot_experts"], want);
+  EXPECT_NE(want, (Json{0, 1, 2, 3, 4, 4, 5, 6, 7, 0})) << "the control: not the linear one";
+
+  const auto refused = [&](const Words& args) {
+    const Finished done = run_command(args);
+    EXPECT_EQ(done.status, 2);
+    EXPECT_EQ(done.out, "");
+    return done.err;
+  };
+  EXPECT_THAT(refused(with(run, {file, "--slots", "8"})), HasSubstr("the placement has 10"));
+  EXPECT_THAT(refused({"run", "--placement", file}), HasSubstr("ask for more ranks"));
+  EXPECT_THAT(refused(with(run, {planned(dir, "1,2,3,4\n", {"--slots", "8", "--ranks", "2"})})),
+              HasSubstr("of 4 experts on 2 ranks, the layer has 8"));
+  const std::string five = planned(dir, "1,2,3,4,5,6,7,8\n", {"--slots", "10", "--ranks", "5"});
+  EXPECT_THAT(refused(with(run, {five})), HasSubstr("on 5 ranks, the layer has 8 on ep = 2"));
+  EXPECT_EQ(measured(with(run, {file}))["ok"], true) << "a good call after";
+}
+
+// By layer in order: two layers of a checkpoint in the two of a file.
+TEST(RunOnThreads, EachLayerHasItsOwnPlacement) {
+  test::TempDir dir;
+  std::string loads;
+  for (int layer = 0; layer < 2; ++layer)
+    for (int e = 0; e < 16; ++e)
+      loads += std::to_string(e == 3 + 9 * layer ? 100 : e + 1) + (e == 15 ? "\n" : ",");
+  const std::string file = planned(dir, loads, {"--slots", "18", "--ranks", "2"});
+  const Json layers = Json::parse(std::ifstream(file))["layers"];
+  const Json json = json_of({"run", "--checkpoint", data("deepseek_v4"), "--tokens", "4", "--ranks",
+                             "2", "--placement", file});
+  ASSERT_EQ(json["measurements"].size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(json["measurements"][i]["ok"], true);
+    EXPECT_EQ(json["measurements"][i]["joined"]["slot_experts"], layers[i]);
+  }
+  EXPECT_NE(layers[0], layers[1]);
 }
 
 TEST(RunOnThreads, ACalibratedFormatServes) {
@@ -162,6 +253,7 @@ TEST_F(RunOnProcesses, FourOfThemPrintOneAnswer) {
   EXPECT_EQ(done.status, 0) << done.err;
   const Json json = Json::parse(done.out);
   EXPECT_EQ(json["ok"], true);
+  ASSERT_FALSE(json["measurements"].empty());
   for (const Json& m : json["measurements"]) {
     EXPECT_EQ(m["strategy"], "two_sided");
     EXPECT_EQ(m["ranks"], 4);

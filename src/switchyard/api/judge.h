@@ -100,6 +100,7 @@ struct JoinedRanks {
   std::string carriers;  // "threads" or "processes"
   std::string layout;    // of dispatched rows: "rank_major", "compact" or "expert_major"
   std::string weights;   // who multiplies routing weights: "experts" or "combine"
+  std::vector<std::int32_t> slot_experts;  // [slots] the expert in each
   std::vector<StrategyAnswer> strategies;  // every one's, in order of preference
 };
 
@@ -113,13 +114,16 @@ struct Measurement {
   std::string preset, checkpoint;
   std::int64_t layer = 0;
   std::string format, activations, leaf, device, parallel, strategy;
-  std::int64_t ranks = 1, tokens = 0, checked_tokens = 0, distinct_experts = 0, calls = 0;
+  std::int64_t ranks = 1, ep = 1, tp = 1, slots = 0;
+  std::int64_t tokens = 0, checked_tokens = 0, distinct_experts = 0, calls = 0;
   std::int64_t roof_samples = 0;  // half of them before the calls, half after
   double time_p50 = 0, time_p90 = 0, time_p99 = 0;
   double router_time_p50 = 0;
   double gbps = 0, gflops = 0, roof_gbps = 0, roof_gflops = 0, share_of_roof = 0;
   double rel_l2 = 0, budget = 0;
-  std::string combine_requested, combine_effective;  // precision of the rows between ranks
+  // Precision of the rows between ranks: as asked, by SWITCHYARD_COMBINE_PRECISION too, and as they
+  // travel: "none" on one rank, else a comm::Wire's text.
+  std::string combine_requested, combine_effective;
   JoinedRanks joined;
   // [E+Z] rows of each in the judged call; sums to T * k, times the ranks with tokens of their own.
   std::vector<std::int64_t> expert_tokens;

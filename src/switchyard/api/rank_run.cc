@@ -251,7 +251,11 @@ const char* layout_name(comm::RowLayout layout) {
 /// Every strategy's answer: that of the join, where a pin keeps it short that of the others too.
 JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
                       const std::string& carriers) {
-  JoinedRanks out{.carriers = carriers, .layout = "none", .weights = "experts", .strategies = {}};
+  JoinedRanks out{.carriers = carriers,
+                  .layout = "none",
+                  .weights = "experts",
+                  .slot_experts = {layer.slots().experts().begin(), layer.slots().experts().end()},
+                  .strategies = {}};
   if (layer.strategy() != nullptr) {
     out.layout = layout_name(layer.strategy()->contract.layout);
     out.weights = layer.weights_by() == comm::WeightsBy::kCombine ? "combine" : "experts";
@@ -334,6 +338,10 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   m.ranks = group.size();
   m.parallel = std::string(to_string(p.deployment.parallel));
   m.strategy = options.strategy != nullptr ? std::string(options.strategy->name) : "all_reduce";
+  m.ep = p.deployment.ep;
+  m.tp = p.deployment.tp;
+  m.slots = layer.slots().num_slots();
+  m.combine_effective = std::string(comm::to_string(layer.wire()));
   m.joined = joined_of(p, layer, carriers);
   m.tokens = o.tokens;
   m.budget = budgets_of(layer).oracle;

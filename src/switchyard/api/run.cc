@@ -18,6 +18,7 @@
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/probe.h"
+#include "switchyard/resolve/resolver.h"
 #include "switchyard/tune/device_roof.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
@@ -107,7 +108,9 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
   m.device = std::string(to_string(layer.impl().options().leaf->device));
   m.parallel = std::string(to_string(o.build.parallel.value_or(Parallel::kTtp)));
   m.strategy = "none";
-  m.combine_requested = std::string(to_string(layer.problem().combine));
+  m.slots = layer.problem().num_experts();
+  const Deployment& d = LayerBuilder::plan(layer).deployment;
+  m.combine_requested = std::string(to_string(resolve::asked_combine(layer.problem(), d)));
   m.combine_effective = "none";
   m.tokens = o.tokens;
   m.notices = layer.notices();
@@ -186,8 +189,8 @@ Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& pre
   m.activations = std::string(to_string(p.weights.problem.activations));
   m.leaf = p.state->plan.leaf;
   m.device = std::string(to_string(p.options.leaf->device));
-  m.combine_requested = std::string(to_string(o.build.combine.value_or(CombinePrecision::kBf16)));
-  m.combine_effective = std::string(to_string(p.weights.problem.combine));
+  m.combine_requested =
+      std::string(to_string(resolve::asked_combine(p.weights.problem, p.deployment)));
   m.notices.insert(m.notices.begin(), p.state->notices.begin(), p.state->notices.end());
   return m;
 }
