@@ -170,6 +170,10 @@ std::size_t Layer::workspace_bytes(std::int64_t max_tokens) const {
 }
 
 void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
+  commit_update(prepare_update(e, std::move(expert)));
+}
+
+PreparedUpdate Layer::prepare_update(std::int64_t e, checkpoint::ExpertWeights expert) {
   const Shard held = held_experts(weights_, options_);
   require(e >= held.begin && e < held.begin + held.size, "update_expert: expert ", e,
           " is outside ", held.begin, "..", held.begin + held.size - 1,
@@ -178,18 +182,27 @@ void Layer::update_expert(std::int64_t e, checkpoint::ExpertWeights expert) {
       !on_cuda(*this), "update_expert: expert ", e,
       " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
       "cpu leaf");
-  const ops::ExpertLayout& layout = routed_.layout;
-  const std::int64_t slot = e - held.begin;
-  HostBuffer fresh(layout.bytes);
+  PreparedUpdate out{e, {e - held.begin, 1, HostBuffer(routed_.layout.bytes)}, std::move(expert)};
   const std::lock_guard<std::mutex> one_change(change_);
-  check_copies(options_, packed_bytes(), copies_with(*updates_, held, e, expert));
-  const float fc2 = pack_replacement(
-      routed_, *options_.leaf, {e, slot, expert, ExpertPart::of(problem().inter, options_.tp)},
-      fresh.bytes());
+  check_copies(options_, packed_bytes(), copies_with(*updates_, held, e, out.weights));
+  out.packed.fc2_scale = pack_replacement(
+      routed_, *options_.leaf,
+      {e, out.packed.slot, out.weights, ExpertPart::of(problem().inter, options_.tp)},
+      out.packed.bytes.bytes());
+  return out;
+}
+
+void Layer::commit_update(PreparedUpdate update) {
+  const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
-  updates_->put(e, std::move(expert));
-  std::memcpy(routed_.packed.data() + std::size_t(slot) * layout.bytes, fresh.data(), layout.bytes);
-  routed_.scales.fc2[std::size_t(slot)] = fc2;
+  updates_->put(update.expert, std::move(update.weights));
+  put(update.packed);
+}
+
+void Layer::put(const PackedExpert& e) {
+  std::memcpy(routed_.packed.data() + std::size_t(e.slot) * routed_.layout.bytes, e.bytes.data(),
+              routed_.layout.bytes);
+  routed_.scales.fc2[std::size_t(e.slot)] = e.fc2_scale;
 }
 
 void Layer::place_packed(std::span<const PackedExpert> experts) {
@@ -201,9 +214,7 @@ void Layer::place_packed(std::span<const PackedExpert> experts) {
   const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
   for (const PackedExpert& e : experts) {
-    std::memcpy(routed_.packed.data() + std::size_t(e.slot) * routed_.layout.bytes, e.bytes.data(),
-                routed_.layout.bytes);
-    routed_.scales.fc2[std::size_t(e.slot)] = e.fc2_scale;
+    put(e);
     updates_->forget(first + e.slot);
   }
 }

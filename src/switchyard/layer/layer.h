@@ -80,6 +80,13 @@ struct PackedExpert {
   HostBuffer bytes;       // [layout.bytes]
 };
 
+/// A replacement that is packed and checked and stands nowhere yet.
+struct PreparedUpdate {
+  std::int64_t expert = 0;  // as update_expert() was told
+  PackedExpert packed;
+  checkpoint::ExpertWeights weights;  // whole
+};
+
 /// The router's tensors and the shared expert's gate in device memory; null where absent.
 struct DeviceTables {
   std::shared_ptr<DeviceMemory> router_weight, logit_bias, choice_bias, per_expert_scale;
@@ -143,6 +150,10 @@ class Layer {
   /// it (one per expert, the newest) for the oracle. Errors: UsageError that names what differs
   /// from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
+  /// The first half of update_expert(): all that can fail. Errors: as update_expert().
+  PreparedUpdate prepare_update(std::int64_t e, checkpoint::ExpertWeights expert);
+  /// The second half, for what was prepared from this layer since its last change.
+  void commit_update(PreparedUpdate update);
   /// Puts packed experts of a layer of the same shape and leaf into slots of this part, all at once
   /// between two forwards; what update_expert() noted for these slots is forgotten, the part's
   /// source must give the new ones. Errors: InternalError for a slot or size that does not fit.
@@ -166,6 +177,7 @@ class Layer {
  private:
   Layer() = default;
   void check_whole(std::string_view call) const;
+  void put(const PackedExpert& expert);
   checkpoint::LayerWeights weights_;
   checkpoint::ExpertSource source_;  // as it was given: weights_.expert has the updates in front
   LayerOptions options_;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/float_env.h"
 #include "switchyard/layer/rank_layer.h"
 #include "switchyard/layer/single_rank.h"
 
@@ -135,7 +136,7 @@ void RankLayer::run_rows(const Rows& r, const Scratch& scratch) const {
 }
 
 void RankLayer::run_received(const comm::Received& in, const Scratch& scratch) const {
-  for (const comm::Segment& segment : in.segments)
+  for (const comm::Segment& segment : in.runs)
     run_rows({.count = segment.rows,
               .hidden = in.hidden + segment.first * in.hidden_stride,
               .hidden_stride = in.hidden_stride,
@@ -251,6 +252,7 @@ void RankLayer::see_counts(const Scratch& s) {
 }
 
 void RankLayer::forward(const ForwardArgs& a) {
+  const FloatEnvScope env;  // sums and roundings of the ranks are made on this thread
   const auto reading = layer_->reading();
   try {
     if (options_.balanced) {
@@ -259,7 +261,7 @@ void RankLayer::forward(const ForwardArgs& a) {
     }
     run(a);
     if (options_.balanced) cycle_.done_set();
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     cycle_.reset();
     group_.abort(e.what());  // or the others would wait for this rank
     throw;

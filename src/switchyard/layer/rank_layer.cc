@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
@@ -31,8 +32,16 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
           group.size(), " ranks of the group");
   const Eligibility verdict = can_spread(p, deployment_of(group, o));
   require(verdict.eligible(), verdict.eligible() ? "" : verdict.detail());
+  require(o.layer.leaf->device == Device::kCpu, "leaf ", o.layer.leaf->id.str(),
+          " runs on cuda; ranks run on the CPU in this version");
+  require(o.exchange.live.empty(), "a layer of ranks does not go on without some of them yet; ",
+          "build it anew among the survivors");
   require(o.parallel != Parallel::kDep || o.strategy != nullptr,
           "ranks under dep need a strategy to exchange tokens");
+  const std::int64_t ep = group.size() / o.tp;
+  const auto slots = std::int64_t(o.slot_experts.empty() ? p.num_experts() : o.slot_experts.size());
+  require(slots >= ep, slots, " slots are fewer than the ", ep,
+          " ranks that hold experts; each needs one at least");
   require(o.parallel != Parallel::kDep ||
               o.strategy->contract.weights == comm::WeightsBy::kExperts ||
               p.routing.placement != WeightPlacement::kInput,
@@ -58,6 +67,29 @@ std::vector<std::int32_t> slot_experts_of(const RankOptions& o, std::int64_t exp
   return out;
 }
 
+/// The map of slots, which every rank must be able to make.
+eplb::SlotMap agreed_slots(comm::Group& group, const RankOptions& o, std::int64_t experts) {
+  std::optional<eplb::SlotMap> out;
+  guarded(group, kPhase, [&] { out.emplace(slot_experts_of(o, experts), experts); });
+  return *std::move(out);
+}
+
+/// The activation with its first expert's constants for all, whose number is then of no matter.
+Activation with_one_value(Activation a) {
+  auto cut = [](PerExpert& constant) { constant.values.resize(1); };
+  std::visit(
+      [&](auto& kind) {
+        if constexpr (requires { kind.clamp; })
+          if (kind.clamp) cut(*kind.clamp);
+        if constexpr (requires { kind.gate_sigmoid_scale; }) cut(kind.gate_sigmoid_scale);
+        if constexpr (requires { kind.linear_offset; }) cut(kind.linear_offset);
+        if constexpr (requires { kind.gate_softcap; }) cut(kind.gate_softcap);
+        if constexpr (requires { kind.linear_softcap; }) cut(kind.linear_softcap);
+      },
+      a);
+  return a;
+}
+
 /// The weights by slot. Constants of the activation are by expert, so they must be one for all
 /// where slots are not the experts in their order.
 checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& o,
@@ -72,6 +104,7 @@ checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& 
             "the activation's constants differ between experts 0 and ", e,
             "; such a layer is not served in replicated slots, leave --slots and --placement out");
   }
+  w.problem.activation = with_one_value(std::move(w.problem.activation));  // slots are no ids
   w.expert = [all = replaceable(std::move(w.expert), std::move(updates)), table = std::move(table)](
                  std::int64_t slot) { return all((*table)[std::size_t(slot)]); };
   return w;
@@ -83,8 +116,16 @@ std::string text_of(std::span<const std::int32_t> slot_experts) {
   return out;
 }
 
+/// What decides how a token's choices are made and weighed.
+std::string routing_of(const Problem& p) {
+  const RoutingSpec& r = p.routing;
+  return cat(to_string(r.method), " top ", r.top_k, " of ", r.num_experts, ", ", r.zero_experts,
+             " zero experts, weights on the ",
+             r.placement == WeightPlacement::kInput ? "input" : "output");
+}
+
 /// What the ranks must have in common.
-std::array<comm::Agreed, 17> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
+std::array<comm::Agreed, 18> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
   const Problem& p = layer.problem();
   return {{{"build", cat(version(), "+", commit())},
            {"fingerprint", o.fingerprint},
@@ -93,6 +134,7 @@ std::array<comm::Agreed, 17> common_of(const Layer& layer, const RankOptions& o,
            {"experts", cat(p.num_experts())},
            {"hidden", cat(p.hidden)},
            {"inter", cat(p.inter)},
+           {"routing", routing_of(p)},
            {"factor", cat(p.routed_scaling_factor)},
            {"dtype", std::string(to_string(layer.options().dtype))},
            {"activations", std::string(to_string(layer.options().activations))},
@@ -131,7 +173,7 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
     : group_(group),
       options_(with_slots(options, weights.problem.num_experts())),
       num_experts_(weights.problem.num_experts()),
-      slots_(slot_experts_of(options_, num_experts_), num_experts_),
+      slots_(agreed_slots(group, options_, num_experts_)),
       wire_(comm::to_wire(weights.problem.combine, options.layer.dtype)),
       table_(std::make_shared<std::vector<std::int32_t>>(options_.slot_experts)),
       updates_(std::make_shared<ExpertUpdates>()),
@@ -250,12 +292,23 @@ void RankLayer::calibrate(std::int64_t tokens, const float* hidden, const std::i
   constexpr std::string_view kCalibration = "calibration of the ranks";
   if (!formats::is_static(layer_->routed().shape.quant)) return;
   const std::int64_t h = layer_->problem().hidden;
+  guarded(group_, kCalibration, [&] {
+    require(tokens >= 0 && (tokens == 0 || hidden != nullptr), "calibrate: tokens = ", tokens,
+            hidden == nullptr ? " without hidden states" : ", must be 0 or more");
+  });
+  // Whether there are ids is the group's answer: a rank without tokens need not know.
+  const std::int64_t kind[] = {tokens == 0 ? -1 : std::int64_t(token_ids != nullptr)};
+  const std::vector<std::int64_t> kinds = gathered<std::int64_t>(group_, kind, kCalibration);
+  const bool with_ids = std::ranges::count(kinds, 1) > 0;
+  require(!with_ids || std::ranges::count(kinds, 0) == 0,
+          "calibrate: some ranks give token ids and others none; give them on all");
   const std::vector<float> all =
       gathered<float>(group_, {hidden, std::size_t(tokens * h)}, kCalibration);
   const std::vector<std::int64_t> ids =
-      token_ids == nullptr
-          ? std::vector<std::int64_t>()
-          : gathered<std::int64_t>(group_, {token_ids, std::size_t(tokens)}, kCalibration);
+      with_ids
+          ? gathered<std::int64_t>(
+                group_, {token_ids, token_ids == nullptr ? 0 : std::size_t(tokens)}, kCalibration)
+          : std::vector<std::int64_t>();
   const Shard held = held_by(group_.rank());
   CalibrationAmax amax;
   std::vector<std::int32_t> packed(std::size_t(num_experts_), -1);
@@ -289,13 +342,20 @@ void RankLayer::calibrate(std::int64_t tokens, const float* hidden, const std::i
 }
 
 void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& expert) {
-  guarded(group_, "update_expert", [&] {
+  constexpr std::string_view kUpdate = "update_expert";
+  std::vector<PreparedUpdate> prepared;
+  guarded(group_, kUpdate, [&] {
     require(e >= 0 && e < num_experts_, "update_expert: expert ", e, " is outside 0..",
             num_experts_ - 1, ", the routed experts of this layer");
     const Shard held = held_by(group_.rank());
     for (std::int32_t slot : slots_.replicas(e))
-      if (slot >= held.begin && slot < held.begin + held.size) layer_->update_expert(slot, expert);
+      if (slot >= held.begin && slot < held.begin + held.size)
+        prepared.push_back(layer_->prepare_update(slot, expert));
   });
+  const comm::Agreed asked[] = {{"the expert", cat(e)}};
+  comm::agree(group_, asked, kUpdate);
+  // All ranks can: from here on none fails.
+  for (PreparedUpdate& update : prepared) layer_->commit_update(std::move(update));
   if (options_.balanced) updates_->put(e, expert);  // it may migrate to any rank
 }
 

@@ -90,7 +90,8 @@ class RankLayer {
   ///         PeerError.
   void migrate(std::span<const std::int32_t> slot_experts);
   /// How often all ranks' tokens chose each expert in the forwards since the last call; the same
-  /// on all ranks. Errors: UsageError for a layer that is not `balanced`.
+  /// on all ranks that have made the same calls. Between forwards. Errors: UsageError for a layer
+  /// that is not `balanced`.
   std::vector<std::int64_t> take_counts();
 
   /// The slots that `rank` holds.

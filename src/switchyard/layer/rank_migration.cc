@@ -38,6 +38,7 @@ void RankLayer::migrate(std::span<const std::int32_t> slot_experts) {
 
 std::vector<std::int64_t> RankLayer::take_counts() {
   require(options_.balanced, "take_counts: the layer was not built to be balanced");
+  cycle_.check_idle("take_counts");
   std::vector<std::int64_t> out(counts_.size(), 0);
   std::swap(out, counts_);
   return out;

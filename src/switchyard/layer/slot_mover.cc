@@ -51,11 +51,12 @@ std::vector<PackedExpert> SlotMover::fetch(const ExpertBank& bank,
         break;
       }
     group_.barrier(kPhase);
-    for (const eplb::Move& move : round)
-      for (PackedExpert& mine : out)
-        if (move.slot == ep_rank * slots_per_rank + mine.slot)
-          take(move, int(move.from / slots_per_rank * tp_ + tp_rank), mine);
-    group_.barrier(kPhase);  // everybody has read: the windows may change
+    comm::guarded(group_, kPhase, [&] {  // after it everybody has read: the windows may change
+      for (const eplb::Move& move : round)
+        for (PackedExpert& mine : out)
+          if (move.slot == ep_rank * slots_per_rank + mine.slot)
+            take(move, int(move.from / slots_per_rank * tp_ + tp_rank), mine);
+    });
   }
   return out;
 }

@@ -25,8 +25,8 @@ class SlotMover {
   /// What this rank's slots shall hold after `moves`, as it stands in front of them. The bank is
   /// only read. Collective: all ranks give the same moves.
   ///
-  /// Errors: UsageError on every rank when memory is refused; InternalError when a peer shows
-  ///         another expert than the move names; PeerError.
+  /// Errors: UsageError on every rank when memory is refused; or a peer shows another
+  ///         expert than the move names; PeerError.
   std::vector<PackedExpert> fetch(const ExpertBank& bank, std::span<const eplb::Move> moves,
                                   std::int64_t slots_per_rank);
 
