@@ -134,7 +134,7 @@ TEST(RunOnThreads, ReplicatedSlotsServe) {
 
 /// Plans `loads` into a file of `dir`.
 std::string planned(test::TempDir& dir, const std::string& loads, const Words& shape) {
-  const std::string out = dir.path() + "/placement" + shape[1] + "_" + shape[3] + ".json";
+  std::string out = dir.path() + "/placement" + shape[1] + "_" + shape[3] + ".json";
   const Finished done =
       run_command(with({"eplb", "plan", dir.write("loads.csv", loads), "--out", out}, shape));
   EXPECT_EQ(done.status, 0) << done.err;
