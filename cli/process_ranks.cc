@@ -37,7 +37,15 @@ Answer on_processes(const std::function<Answer(Processes&)>& work) {
   } catch (...) {
     mine = current_failure();
   }
-  Failure shown = worst(processes.all_gather(encode(mine)));
+  std::vector<std::string> all;
+  try {
+    all = processes.all_gather(encode(mine));
+  } catch (...) {
+    // Where the others cannot be reached each tells of its own failure, which is why.
+    if (mine.status == kOk) throw;
+    return {mine.status, "", std::move(mine.text)};
+  }
+  Failure shown = worst(all);
   if (processes.rank() != 0) return {shown.status, "", ""};
   if (!shown.text.empty()) return {shown.status, "", std::move(shown.text)};
   return {shown.status, std::move(answer.text), ""};

@@ -15,7 +15,10 @@ bool has_mpi();
 
 /// MPI for the life of this object: started unless the process has done so, and ended by the one
 /// that started it. MPI only brings the processes together; a formed group waits in shared memory,
-/// where every wait has a deadline.
+/// where every wait has a deadline. A wait for the other processes that ran out leaves MPI in the
+/// middle of an operation: the session serves no further call, and does not end MPI, which would
+/// wait for them without end. Its calls are for one thread at a time; for the main thread where the
+/// process started MPI with less than MPI_THREAD_SERIALIZED.
 class MpiSession {
  public:
   /// Errors: UsageError when MPI is not built in, DeviceError when it does not start.
@@ -30,15 +33,16 @@ class MpiSession {
   int size() const { return size_; }
   /// Forms a group of all of them; again after an abort too. Collective.
   /// Errors: UsageError when they run on several hosts, or a system call refuses the memory;
-  ///         PeerError when some rank does not come in time.
+  ///         PeerError when some rank does not come in time, or did not in an earlier call.
   Group form_group(const Deadlines& deadlines);
   /// Every process's `mine`, in rank order; needs no group, so that it can tell of one's end.
-  /// Collective. Errors: PeerError when a process does not come within `budget`.
+  /// Collective. Errors: UsageError on all when the texts exceed 2 GiB together; PeerError when a
+  ///         process does not come within `budget`, or did not in an earlier call.
   std::vector<std::string> all_gather(std::string_view mine, std::chrono::milliseconds budget);
 
  private:
   int rank_ = 0, size_ = 1;
-  bool ours_ = false;
+  bool ours_ = false, broken_ = false;
 };
 
 }  // namespace switchyard::comm

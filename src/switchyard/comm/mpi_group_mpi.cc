@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <memory>
 
 #include "switchyard/base/check.h"
 #include "switchyard/comm/mpi_group.h"
@@ -25,20 +27,64 @@ void set(char (&to)[kText], std::string_view text) {
   std::memcpy(to, text.data(), std::min(text.size(), kText - 1));
 }
 
-/// Completes a collective that has begun, within the budget.
-void finish(MPI_Request request, std::chrono::milliseconds budget, int rank, const char* phase) {
+/// A collective that is under way, and all that MPI reads and writes meanwhile.
+struct Gathering {
+  MPI_Request request;
+  Hello mine;
+  std::vector<Hello> all;
+};
+struct Voting {
+  MPI_Request request;
+  int mine = 0, all = 0;
+};
+struct GatheringLengths {
+  MPI_Request request;
+  std::int64_t mine = 0;
+  std::vector<std::int64_t> all;
+};
+struct GatheringTexts {
+  MPI_Request request;
+  std::string mine;
+  std::vector<int> lengths, starts;
+  std::string all;
+};
+
+/// Completes a collective that has begun, within the budget; else it is left to MPI for good, which
+/// may still write there, and `broken` is set.
+template <class Collective>
+void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget, int rank,
+            const char* phase, bool& broken) {
   constexpr useconds_t kPoll = 200;
   const auto start = std::chrono::steady_clock::now();
   for (int done = 0; done == 0;) {
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    MPI_Test(&call->request, &done, MPI_STATUS_IGNORE);
     if (done != 0) return;
     auto elapsed = std::chrono::steady_clock::now() - start;
     double s = std::chrono::duration<double>(elapsed).count();
-    if (elapsed > budget)
-      throw PeerError(cat("rank ", rank, " waited ", s, " s for the other processes in ", phase),
+    if (elapsed > budget) {
+      static_cast<void>(call.release());
+      broken = true;
+      throw PeerError(cat("rank ", rank, " waited ", s, " s for the other processes in ", phase,
+                          "; see whether they run, and start all again"),
                       {rank, -1, phase, s});
+    }
     usleep(kPoll);
   }
+}
+
+/// Errors: PeerError when MPI stands in the middle of a collective; UsageError on a thread that MPI
+/// does not serve.
+void check_usable(bool broken, int rank, const char* phase) {
+  if (broken)
+    throw PeerError(cat("rank ", rank, " cannot use MPI in ", phase,
+                        ": the other processes did not come to an earlier call; start all again"),
+                    {rank, -1, phase, 0});
+  int level = 0, is_main = 0;
+  MPI_Query_thread(&level);
+  MPI_Is_thread_main(&is_main);
+  require(level >= MPI_THREAD_SERIALIZED || is_main != 0, phase,
+          " on another thread than the main one, but MPI was started for that one alone; start it "
+          "with MPI_THREAD_SERIALIZED");
 }
 
 }  // namespace
@@ -51,18 +97,26 @@ MpiSession::MpiSession() {
   if (running == 0) {
     ours_ = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &granted) == MPI_SUCCESS;
     if (!ours_) throw DeviceError("MPI_Init_thread failed; start with mpirun, or without MPI");
+    if (granted < MPI_THREAD_SERIALIZED) {
+      MPI_Finalize();
+      throw DeviceError(cat("MPI grants thread level ", granted,
+                            ", less than MPI_THREAD_SERIALIZED (", MPI_THREAD_SERIALIZED,
+                            "); use a build of MPI with threads"));
+    }
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
 }
 
 MpiSession::~MpiSession() {
-  if (ours_) MPI_Finalize();
+  if (ours_ && !broken_) MPI_Finalize();
 }
 
 Group MpiSession::form_group(const Deadlines& deadlines) {
   constexpr const char* kPhase = "group formation";
-  Hello mine;
+  check_usable(broken_, rank_, kPhase);
+  auto hellos = std::make_unique<Gathering>();
+  Hello& mine = hellos->mine;
   gethostname(mine.host, kText - 1);
   PosixMemory memory;
   if (rank_ == 0) {
@@ -74,11 +128,11 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
       set(mine.error, e.what());
     }
   }
-  std::vector<Hello> all(std::size_t(size_), Hello{});
-  MPI_Request request;
-  MPI_Iallgather(&mine, sizeof(Hello), MPI_BYTE, all.data(), sizeof(Hello), MPI_BYTE,
-                 MPI_COMM_WORLD, &request);
-  finish(request, deadlines.warm_up, rank_, kPhase);
+  hellos->all.resize(std::size_t(size_));
+  MPI_Iallgather(&mine, sizeof(Hello), MPI_BYTE, hellos->all.data(), sizeof(Hello), MPI_BYTE,
+                 MPI_COMM_WORLD, &hellos->request);
+  finish(hellos, deadlines.warm_up, rank_, kPhase, broken_);
+  const std::vector<Hello>& all = hellos->all;
   require(all[0].error[0] == 0, kPhase, " failed: rank 0: ", all[0].error);
   for (int r = 1; r < size_; ++r)
     require(std::strcmp(all[0].host, all[std::size_t(r)].host) == 0, "rank 0 runs on ", all[0].host,
@@ -92,11 +146,12 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
       error = e.what();
     }
   }
-  int ok = error.empty() ? 1 : 0, all_ok = 0;
-  MPI_Iallreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &request);
-  finish(request, deadlines.warm_up, rank_, kPhase);
+  auto votes = std::make_unique<Voting>();
+  votes->mine = error.empty() ? 1 : 0;
+  MPI_Iallreduce(&votes->mine, &votes->all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &votes->request);
+  finish(votes, deadlines.warm_up, rank_, kPhase, broken_);
   memory.unlink();
-  require(all_ok != 0, kPhase,
+  require(votes->all != 0, kPhase,
           " failed: ", error.empty() ? std::string("another rank cannot map the memory") : error);
   return {rank_, size_, deadlines, memory.mapped(), make_process_transport()};
 }
@@ -104,20 +159,33 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
 std::vector<std::string> MpiSession::all_gather(std::string_view mine,
                                                 std::chrono::milliseconds budget) {
   constexpr const char* kPhase = "exchange of texts";
+  check_usable(broken_, rank_, kPhase);
   const std::size_t ranks = std::size_t(size_);
-  int length = int(mine.size());
-  std::vector<int> lengths(ranks), starts(ranks);
-  MPI_Request request;
-  MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD, &request);
-  finish(request, budget, rank_, kPhase);
-  for (std::size_t r = 1; r < ranks; ++r) starts[r] = starts[r - 1] + lengths[r - 1];
-  std::string all(std::size_t(starts.back() + lengths.back()), 0);
-  MPI_Iallgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(),
-                  MPI_CHAR, MPI_COMM_WORLD, &request);
-  finish(request, budget, rank_, kPhase);
+  auto lengths = std::make_unique<GatheringLengths>();
+  lengths->mine = std::int64_t(mine.size());
+  lengths->all.resize(ranks);
+  MPI_Iallgather(&lengths->mine, 1, MPI_INT64_T, lengths->all.data(), 1, MPI_INT64_T,
+                 MPI_COMM_WORLD, &lengths->request);
+  finish(lengths, budget, rank_, kPhase, broken_);
+  auto texts = std::make_unique<GatheringTexts>();
+  texts->mine = mine;
+  std::int64_t total = 0;
+  for (std::int64_t length : lengths->all) {
+    texts->starts.push_back(int(total));
+    texts->lengths.push_back(int(length));
+    total += length;
+    require(total <= std::numeric_limits<int>::max(), kPhase, ": the texts of the ranks take ",
+            total, " bytes together, more than the ", std::numeric_limits<int>::max(),
+            " of one exchange; send less");
+  }
+  texts->all.resize(std::size_t(total));
+  MPI_Iallgatherv(texts->mine.data(), texts->lengths[std::size_t(rank_)], MPI_CHAR,
+                  texts->all.data(), texts->lengths.data(), texts->starts.data(), MPI_CHAR,
+                  MPI_COMM_WORLD, &texts->request);
+  finish(texts, budget, rank_, kPhase, broken_);
   std::vector<std::string> out;
   for (std::size_t r = 0; r < ranks; ++r)
-    out.push_back(all.substr(std::size_t(starts[r]), std::size_t(lengths[r])));
+    out.push_back(texts->all.substr(std::size_t(texts->starts[r]), std::size_t(texts->lengths[r])));
   return out;
 }
 
