@@ -61,17 +61,21 @@ void good_exchange(const Strategy& strategy) {
   }));
 }
 
-/// Thrown by a rank that dies: no error of the library's, so nothing is told to the peers.
+/// Thrown by a rank that was dead until the others noticed.
 struct RankDies {};
 
 /// Ends its rank at a point of a round.
 struct DiesAt {
   FaultPoint point;
-  int last_round, round = 0;
+  int last_round;
+  const Group* group;
+  int round = 0;
   FaultHook hook() {
     return {this, [](void* self, FaultPoint at, MessageHeader*) {
               auto& d = *static_cast<DiesAt*>(self);
-              if (at == d.point && d.round == d.last_round) throw RankDies{};
+              if (at != d.point || d.round != d.last_round) return;
+              test::play_dead(*d.group);
+              throw RankDies{};
             }};
   }
 };
@@ -80,7 +84,7 @@ struct DiesAt {
 Outcomes run_until_death(const Strategy& strategy, FaultPoint point, int round,
                          const Deadlines& deadlines) {
   return on_thread_ranks(kRanks, deadlines, [&](Group& g) {
-    DiesAt dies{point, round};
+    DiesAt dies{point, round, &g};
     auto exchange = make_exchange(strategy, g, shape_of_test(),
                                   {.hook = g.rank() == 1 ? dies.hook() : FaultHook{}});
     try {
@@ -135,11 +139,9 @@ TEST(Fault, ARankThatDiesIsNamedWithinTheServingDeadline) {
       if (!test::is_soak() && turn++ % 3 != 0) continue;  // each costs a deadline
       const std::string where = cat(strategy->name, " at point ", int(point));
       const auto start = std::chrono::steady_clock::now();
-      const Outcomes out = run_until_death(
-          *strategy, point, 1,
-          {.warm_up = std::chrono::seconds(120), .serving = std::chrono::milliseconds(900)});
+      const Outcomes out = run_until_death(*strategy, point, 1, test::short_serving());
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60)) << where;
-      expect_death_of_rank_1(out, phase_of_death(*strategy, point), "0.9 s", where);
+      expect_death_of_rank_1(out, phase_of_death(*strategy, point), "3.0 s", where);
     }
   for (const Strategy* strategy : kBuilt) good_exchange(*strategy);
 }
@@ -151,8 +153,8 @@ TEST(Fault, ARankThatDiesInTheFirstExchangeHasTheWarmUpDeadline) {
         strategy == &compact() ? FaultPoint::kBeforeShares : FaultPoint::kBeforeData;
     const Outcomes out = run_until_death(
         *strategy, point, 0,
-        {.warm_up = std::chrono::milliseconds(1100), .serving = std::chrono::seconds(120)});
-    expect_death_of_rank_1(out, phase_of_death(*strategy, point), "1.1 s",
+        {.warm_up = std::chrono::milliseconds(3100), .serving = std::chrono::seconds(120)});
+    expect_death_of_rank_1(out, phase_of_death(*strategy, point), "3.1 s",
                            std::string(strategy->name));
   }
   for (const Strategy* strategy : kBuilt) good_exchange(*strategy);

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/comm/allreduce_ranks.h"
-#include "tests/support/soak.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard::comm {
@@ -71,16 +72,20 @@ TEST(AllReduceFaults, ASlowRankAtEveryStepSeesItsOwnCallsData) {
       }
 }
 
-/// Thrown by a rank that dies: no error of the library's, so nothing is told to the peers.
+/// Thrown by a rank that was dead until the others noticed.
 struct RankDies {};
 
 struct DiesAt {
   AllReduceFault point;
-  int last_call, call = 0;
+  int last_call;
+  const Group* group;
+  int call = 0;
   AllReduceHook hook() {
     return {this, [](void* self, AllReduceFault at) {
               auto& d = *static_cast<DiesAt*>(self);
-              if (at == d.point && d.call == d.last_call) throw RankDies{};
+              if (at != d.point || d.call != d.last_call) return;
+              test::play_dead(*d.group);
+              throw RankDies{};
             }};
   }
 };
@@ -88,10 +93,8 @@ struct DiesAt {
 Outcomes run_until_death(AllReduceStrategy strategy, AllReduceFault point, int last_call) {
   const ArSpec spec = spec_of_test(strategy);
   std::vector<ArData> data = test::make_data(spec);
-  const Deadlines deadlines{.warm_up = std::chrono::seconds(60),
-                            .serving = std::chrono::milliseconds(700)};
-  return test::on_thread_ranks(3, deadlines, [&](Group& g) {
-    DiesAt dies{point, last_call};
+  return test::on_thread_ranks(3, test::short_serving(), [&](Group& g) {
+    DiesAt dies{point, last_call, &g};
     AllReduceWorkspace w(g, test::capacity_of(spec),
                          {.hook = g.rank() == 1 ? dies.hook() : AllReduceHook{}});
     try {
@@ -118,9 +121,7 @@ TEST(AllReduceFaults, ADeadRankIsNamedWithItsPhaseWithinTheDeadline) {
       Case{AllReduceStrategy::kOneShot, AllReduceFault::kAllArrived, "allreduce contributions"},
       Case{AllReduceStrategy::kTwoShot, AllReduceFault::kPublished, "allreduce owned rows"},
       Case{AllReduceStrategy::kTwoShot, AllReduceFault::kReducedShown, "allreduce contributions"}};
-  const std::size_t count = test::is_soak() ? all.size() : 2;  // each costs a deadline
-  for (std::size_t i = 0; i < count; ++i) {
-    const Case& c = all[i];
+  for (const Case& c : all) {
     const Outcomes out = run_until_death(c.strategy, c.point, 1);
     EXPECT_FALSE(out[1]);
     for (std::size_t r : {0U, 2U}) {
@@ -128,7 +129,7 @@ TEST(AllReduceFaults, ADeadRankIsNamedWithItsPhaseWithinTheDeadline) {
       try {
         std::rethrow_exception(out[r]);
       } catch (const PeerError& e) {
-        EXPECT_THAT(e.what(), HasSubstr(cat("for rank 1 in ", c.phase, " (deadline 0.7 s")));
+        EXPECT_THAT(e.what(), HasSubstr(cat("for rank 1 in ", c.phase, " (deadline 3.0 s")));
         EXPECT_EQ(e.facts().rank, int(r));
         EXPECT_EQ(e.facts().phase, c.phase);
       }
@@ -189,6 +190,59 @@ TEST(AllReduceFaults, RanksThatDifferAreRefused) {
     }
     EXPECT_GE(told, 1) << c.name;
   }
+  good_call(AllReduceStrategy::kOneShot);
+}
+
+TEST(AllReduceFaults, RanksWhoseScalesDifferAreRefused) {
+  struct Case {
+    Pattern pattern;
+    void (*alter)(ops::NormArgs& norm, const float* other);
+  };
+  const Case cases[] = {
+      {Pattern::kARResidualRMSNormOutFP8Quant,
+       [](ops::NormArgs& n, const float* s) { std::get<ops::Fp8StaticOut>(n.quant).scale = {s}; }},
+      {Pattern::kARResidualRMSNormOutFP4Quant,
+       [](ops::NormArgs& n, const float* s) { std::get<ops::Nvfp4Out>(n.quant).scale = {s}; }}};
+  for (const Case& c : cases) {
+    ArSpec spec = spec_of_test(AllReduceStrategy::kTwoShot);
+    spec.pattern = c.pattern;
+    std::vector<ArData> data = test::make_data(spec);
+    const float other = 17;
+    const Outcomes out = test::on_thread_ranks(3, test::long_deadlines(), [&](Group& g) {
+      AllReduceWorkspace w(g, test::capacity_of(spec));
+      ops::AllReduceCall call = data[std::size_t(g.rank())].call();
+      w.run(call);  // equal scales are served
+      if (g.rank() == 1) c.alter(*call.norm, &other);
+      w.run(call);
+    });
+    int told = 0;
+    for (const std::exception_ptr& o : out) {
+      ASSERT_TRUE(o) << spec.str();
+      told += int(text_of<UsageError>(o).find("has scale bits = ") != std::string::npos);
+    }
+    EXPECT_GE(told, 1) << spec.str();
+  }
+  good_call(AllReduceStrategy::kTwoShot);
+}
+
+// What is no error of the library's, from a hook or a thread, ends the others' waits too.
+TEST(AllReduceFaults, AnyExceptionEndsTheOthersWaits) {
+  const ArSpec spec = spec_of_test(AllReduceStrategy::kOneShot);
+  std::vector<ArData> data = test::make_data(spec);
+  const auto start = std::chrono::steady_clock::now();
+  const Outcomes out = test::on_thread_ranks(3, test::long_deadlines(), [&](Group& g) {
+    AllReduceHook hook{nullptr, [](void*, AllReduceFault at) {
+                         if (at == AllReduceFault::kRowsWritten)
+                           throw std::runtime_error("out of luck");
+                       }};
+    AllReduceWorkspace w(g, test::capacity_of(spec),
+                         {.hook = g.rank() == 2 ? hook : AllReduceHook{}});
+    w.run(data[std::size_t(g.rank())].call());
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_EQ(text_of<std::runtime_error>(out[2]), "out of luck");
+  for (std::size_t r : {0U, 1U})
+    EXPECT_THAT(text_of<PeerError>(out[r]), HasSubstr("rank 2 gave up (out of luck)"));
   good_call(AllReduceStrategy::kOneShot);
 }
 

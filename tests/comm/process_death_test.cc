@@ -2,9 +2,9 @@
 // Ranks that are processes, over the memory that MPI's groups use, and one of them is killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 
 #include "tests/cases/exchange_case.h"
@@ -20,6 +20,7 @@ using testing::HasSubstr;
 const Strategy* const kBuilt[] = {&all_gather(), &one_sided(), &two_sided(), &expert_major(),
                                   &compact()};
 constexpr int kRanks = 3;
+constexpr int kDeadRanks[] = {1, 0, 2};
 constexpr std::int64_t kTokens = 6;
 
 ExchangeShape shape_of_test() { return test::exchange_shape(kRanks, 6, 6, kTokens, 32); }
@@ -52,11 +53,27 @@ bool maps_shared_memory() {
   return false;
 }
 
-bool left_in_dev_shm() {
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().starts_with(cat("switchyard.", getpid(), ".")))
-      return true;
-  return false;
+TEST(Processes, ANameThatIsLeftIsSeen) {
+  EXPECT_FALSE(test::left_in_dev_shm({}));
+  {
+    const PosixMemory mine = PosixMemory::create(4096);
+    EXPECT_TRUE(test::left_in_dev_shm({}));
+    EXPECT_TRUE(maps_shared_memory());
+  }
+  // One that a process leaves behind when it is killed.
+  const auto out = test::on_process_ranks(2, test::long_deadlines(), [&](Group& g) {
+    g.barrier("both");
+    if (g.rank() == 1) {
+      const PosixMemory mine = PosixMemory::create(4096);
+      g.all_gather(mine.name(), "name");
+      raise(SIGKILL);
+    }
+    return g.all_gather("", "name")[1];
+  });
+  EXPECT_EQ(out[1].signal, SIGKILL);
+  EXPECT_TRUE(test::left_in_dev_shm(out));
+  ASSERT_EQ(shm_unlink(out[0].text.c_str()), 0) << out[0].text;
+  EXPECT_FALSE(test::left_in_dev_shm(out));
 }
 
 TEST(Processes, GiveTheSameBitsAndLeaveNothing) {
@@ -73,9 +90,9 @@ TEST(Processes, GiveTheSameBitsAndLeaveNothing) {
       return std::string(right ? "right" : "wrong");
     });
     for (const test::ProcessOutcome& o : out) EXPECT_EQ(o.text, "right") << strategy->name;
+    EXPECT_FALSE(test::left_in_dev_shm(out)) << strategy->name;
   }
   EXPECT_FALSE(maps_shared_memory());
-  EXPECT_FALSE(left_in_dev_shm());
 }
 
 /// Kills its process in the second exchange.
@@ -96,34 +113,34 @@ TEST(Processes, AKilledOneIsNamedByItsPeers) {
   constexpr FaultPoint kPoints[] = {FaultPoint::kAfterData, FaultPoint::kBeforeShares};
   int turn = 0;
   for (const Strategy* strategy : kBuilt) {
-    const FaultPoint point = kPoints[turn++ % 2];
+    const FaultPoint point = kPoints[turn % 2];
+    const int dead = kDeadRanks[turn++ % 3];
     const auto start = std::chrono::steady_clock::now();
-    const Deadlines deadlines{.warm_up = std::chrono::seconds(120),
-                              .serving = std::chrono::milliseconds(900)};
-    const auto out = test::on_process_ranks(kRanks, deadlines, [&](Group& g) {
+    const auto out = test::on_process_ranks(kRanks, test::short_serving(), [&](Group& g) {
       KilledAt killed{point};
       auto exchange = make_exchange(*strategy, g, shape_of_test(),
-                                    {.hook = g.rank() == 1 ? killed.hook() : FaultHook{}});
+                                    {.hook = g.rank() == dead ? killed.hook() : FaultHook{}});
       for (; killed.round < 3; ++killed.round)
         one_exchange(*exchange, *strategy, g.rank(), killed.round);
       return std::string("noticed nothing");
     });
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
-    EXPECT_EQ(out[1].signal, SIGKILL) << strategy->name;
-    for (std::size_t r : {0U, 2U}) {
-      EXPECT_EQ(out[r].signal, 0);
-      EXPECT_THAT(out[r].text,
-                  testing::AllOf(HasSubstr("error: rank "), HasSubstr(" for rank 1 in "),
-                                 HasSubstr("deadline 0.9 s")))
+    for (int r = 0; r < kRanks; ++r) {
+      const test::ProcessOutcome& o = out[std::size_t(r)];
+      EXPECT_EQ(o.signal, r == dead ? SIGKILL : 0) << strategy->name;
+      if (r == dead) continue;
+      EXPECT_THAT(o.text, testing::AllOf(HasSubstr("error: rank "),
+                                         HasSubstr(cat(" for rank ", dead, " in ")),
+                                         HasSubstr("deadline 3.0 s")))
           << strategy->name;
     }
+    EXPECT_FALSE(test::left_in_dev_shm(out)) << strategy->name;
     test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
       auto exchange = make_exchange(*strategy, g, shape_of_test());
       EXPECT_TRUE(one_exchange(*exchange, *strategy, g.rank(), 0)) << strategy->name;
     }));
   }
   EXPECT_FALSE(maps_shared_memory());
-  EXPECT_FALSE(left_in_dev_shm());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace switchyard::test {
 struct ProcessOutcome {
   std::string text;  // what f returned, or "error: ..." for what it threw; empty if it died before
   int signal = 0;    // that ended it
+  pid_t pid = 0;     // that it had
 };
 
 /// Runs f(group) in forked processes, one per rank of a new group, as they would be after MPI has
@@ -53,11 +55,26 @@ std::vector<ProcessOutcome> on_process_ranks(int ranks, const comm::Deadlines& d
     for (ssize_t n; (n = read(ends[r], part, sizeof part)) > 0;)
       out[r].text.append(part, std::size_t(n));
     close(ends[r]);
+    out[r].pid = children[r];
     int status = 0;
     waitpid(children[r], &status, 0);
     if (WIFSIGNALED(status)) out[r].signal = WTERMSIG(status);
   }
   return out;
+}
+
+/// Whether shared memory of ours that one of these processes made, or this one, has its name still.
+inline bool left_in_dev_shm(const std::vector<ProcessOutcome>& processes) {
+  auto made_by = [](const std::string& file, pid_t pid) {
+    return file.starts_with(cat("switchyard.", pid, "."));
+  };
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string file = entry.path().filename().string();
+    if (made_by(file, getpid())) return true;
+    for (const ProcessOutcome& p : processes)
+      if (made_by(file, p.pid)) return true;
+  }
+  return false;
 }
 
 }  // namespace switchyard::test

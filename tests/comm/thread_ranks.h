@@ -14,10 +14,20 @@ namespace switchyard::test {
 
 /// Deadlines that a test can wait for, and ones that it never reaches.
 inline comm::Deadlines short_deadlines() {
-  return {.warm_up = std::chrono::milliseconds(1000), .serving = std::chrono::milliseconds(900)};
+  return {.warm_up = std::chrono::milliseconds(3100), .serving = std::chrono::milliseconds(3000)};
+}
+/// Long before and in the first exchange, so that only a death behind it is waited for in vain.
+inline comm::Deadlines short_serving() {
+  return {.warm_up = std::chrono::seconds(120), .serving = short_deadlines().serving};
 }
 inline comm::Deadlines long_deadlines() {
   return {.warm_up = std::chrono::seconds(120), .serving = std::chrono::seconds(120)};
+}
+
+/// Stands still as a thread that died would, until the others have given up: a throw would tell
+/// them at once.
+inline void play_dead(const comm::Group& group) {
+  while (!group.aborted()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 /// What became of each rank: its exception, or null.

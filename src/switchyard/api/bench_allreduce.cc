@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "switchyard/api/allreduce_traffic.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/fused_allreduce.h"
+#include "switchyard/comm/thread_team.h"
 #include "switchyard/core/problem.h"
 #include "switchyard/tune/timer.h"
 
@@ -252,20 +252,7 @@ BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
     AllReduceRow row;
     std::vector<comm::Group> groups =
         comm::make_thread_groups(int(options.ranks), comm::deadlines_of(environment()));
-    std::vector<std::exception_ptr> failures(groups.size());
-    std::vector<std::thread> threads;
-    for (std::size_t r = 0; r < groups.size(); ++r)
-      threads.emplace_back([&, r] {
-        try {
-          run_row(groups[r], options, tokens, row);
-        } catch (...) {
-          failures[r] = std::current_exception();
-          groups[r].abort("bench allreduce failed on this rank");
-        }
-      });
-    for (std::thread& t : threads) t.join();
-    for (const std::exception_ptr& f : failures)
-      if (f) std::rethrow_exception(f);
+    comm::run_on_threads(groups, [&](comm::Group& group) { run_row(group, options, tokens, row); });
     out.ok = out.ok && row.ok();
     out.rows.push_back(std::move(row));
   }

@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
-#include <thread>
 
 #include "switchyard/api/bench_session.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
+#include "switchyard/comm/thread_team.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/tune/copy_rate.h"
 #include "switchyard/tune/timer.h"
@@ -139,26 +138,13 @@ void run_rank(Run& run, comm::Group& group) {
   group.barrier(kPhase);  // nobody's memory goes while another reads it
 }
 
-/// Runs every rank on a thread of its own. Errors: the first rank's.
+/// Runs every rank on a thread of its own. Errors: as comm::run_on_threads().
 void run_ranks(Run& run, int ranks, const comm::Deadlines& deadlines) {
   run.times.resize(std::size_t(ranks));
   for (auto* v : {&run.received, &run.needed, &run.checked, &run.wrong})
     v->resize(std::size_t(ranks));
   std::vector<comm::Group> groups = comm::make_thread_groups(ranks, deadlines);
-  std::vector<std::exception_ptr> errors(groups.size());
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < groups.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        run_rank(run, groups[r]);
-      } catch (const std::exception& e) {
-        groups[r].abort(e.what());
-        errors[r] = std::current_exception();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  for (const std::exception_ptr& e : errors)
-    if (e) std::rethrow_exception(e);
+  comm::run_on_threads(groups, [&](comm::Group& group) { run_rank(run, group); });
 }
 
 TimeSummary summary(const std::vector<double>& us) {

@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <optional>
-#include <thread>
 
 #include "switchyard/api/layer_call.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/comm/mpi_group.h"
+#include "switchyard/comm/thread_team.h"
 #include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/resolve/probe.h"
@@ -290,43 +289,14 @@ RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
 
 Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) {
   const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
-  auto guarded_work = [&](comm::Group& group) {
-    try {
-      return work(group);
-    } catch (const std::exception& e) {
-      group.abort(e.what());  // or the others would wait for this rank
-      throw;
-    }
-  };
   if (processes()) {
     comm::Group group = processes_->session()->form_group(deadlines);
-    return guarded_work(group);
+    return comm::or_abort(group, [&] { return work(group); });
   }
   std::vector<comm::Group> groups = comm::make_thread_groups(int(ranks_), deadlines);
-  std::vector<std::optional<Measurement>> results;
-  results.resize(groups.size());
-  std::vector<std::exception_ptr> failures;
-  failures.resize(groups.size());
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < groups.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        results[r] = guarded_work(groups[r]);
-      } catch (...) {
-        failures[r] = std::current_exception();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  std::exception_ptr effect;
-  for (const std::exception_ptr& failure : failures) {
-    if (!failure) continue;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const comm::PeerError&) {
-      if (!effect) effect = failure;  // perhaps another rank's doing
-    }
-  }
-  if (effect) std::rethrow_exception(effect);
+  std::vector<std::optional<Measurement>> results(groups.size());
+  comm::run_on_threads(
+      groups, [&](comm::Group& group) { results[std::size_t(group.rank())] = work(group); });
   return std::move(*results[0]);
 }
 

@@ -39,7 +39,7 @@ constexpr std::int64_t allreduce_bank_bytes(const AllReduceCapacity& c) {
 }
 
 /// The words of a call that must be the same on all ranks, and the order of their names.
-inline constexpr std::int64_t kAllReduceHeaderWords = 12;
+inline constexpr std::int64_t kAllReduceHeaderWords = 13;
 
 /// Where everything lies in a rank's slice of symmetric memory.
 ///

@@ -115,19 +115,9 @@ void Exchange::merge_segments(std::span<const Segment> segments) {
   }
 }
 
-template <class F>
-void Exchange::or_abort(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    group_.abort(e.what());
-    throw;
-  }
-}
-
 Ticket Exchange::dispatch(const DispatchArgs& args) {
   Received received;
-  or_abort([&] {
+  or_abort(group_, [&] {
     require(!dispatched_, "dispatch before the combine of the last one; combine its ticket first");
     check(args);
     ++sequence_;
@@ -146,7 +136,7 @@ Ticket Exchange::dispatch(const DispatchArgs& args) {
 }
 
 void Exchange::combine(Ticket ticket, const RowSink& sink) {
-  or_abort([&] {
+  or_abort(group_, [&] {
     require(ticket.owner_ == this && ticket.sequence_ == sequence_ && dispatched_,
             "combine with a ticket that is not of this exchange's last dispatch");
     ensure(sink.row != nullptr, "a combine without a sink");

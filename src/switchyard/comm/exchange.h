@@ -229,8 +229,6 @@ class Exchange {
   void check(const DispatchArgs& args) const;
   std::int64_t ep_rank(int rank) const;
   void merge_segments(std::span<const Segment> segments);
-  template <class F>
-  void or_abort(F&& f);
 
   Group& group_;
   ExchangeShape shape_;

@@ -26,7 +26,8 @@ constexpr std::int64_t kMaxRows = std::int64_t(1) << 31;
 constexpr const char* kHeaderNames[kAllReduceHeaderWords] = {
     "magic",       "call number", "tokens",           "hidden",
     "dtype",       "strategy",    "rounding",         "pattern",
-    "the outputs", "eps bits",    "weight_bias bits", "routed_scaling_factor bits"};
+    "the outputs", "eps bits",    "weight_bias bits", "routed_scaling_factor bits",
+    "scale bits"};
 
 bool wants_rows(const AllReduceCall& call) {
   return call.output != nullptr ||
@@ -51,6 +52,14 @@ std::uint32_t outputs_word(const AllReduceCall& call) {
   word |= std::uint32_t(n.quant_kind()) << 3;
   const auto* group = std::get_if<ops::Fp8GroupOut>(&n.quant);
   return word | (group ? std::uint32_t(group->group) << 6 : 0U);
+}
+
+/// The scale that the quantiser is given, 0 where it makes its own.
+float given_scale_of(const AllReduceCall& call) {
+  if (!call.norm) return 0;
+  if (const auto* q = std::get_if<ops::Fp8StaticOut>(&call.norm->quant)) return *q->scale.value;
+  if (const auto* q = std::get_if<ops::Nvfp4Out>(&call.norm->quant)) return *q->scale.value;
+  return 0;
 }
 
 AllReduceCapacity needs_of(const AllReduceCall& call, std::int64_t ranks) {
@@ -190,13 +199,11 @@ void AllReduceWorkspace::check(const AllReduceCall& call) const {
 }
 
 void AllReduceWorkspace::run(const AllReduceCall& call) {
-  try {
+  auto work = [&] {
     check(call);
     run_checked(call);
-  } catch (const Error& e) {
-    if (group_.size() > 1) group_.abort(e.what());
-    throw;
-  }
+  };
+  group_.size() > 1 ? or_abort(group_, work) : work();
 }
 
 void AllReduceWorkspace::run_checked(const AllReduceCall& call) {
@@ -219,6 +226,7 @@ void AllReduceWorkspace::run_checked(const AllReduceCall& call) {
       call.norm ? std::bit_cast<std::uint32_t>(call.norm->rms_eps) : 0U,
       call.norm ? std::bit_cast<std::uint32_t>(call.norm->weight_bias) : 0U,
       std::bit_cast<std::uint32_t>(factor_of(call).value_or(1)),
+      std::bit_cast<std::uint32_t>(given_scale_of(call)),
   };
   fault(AllReduceFault::kBegin);
   write_rows(call);
@@ -238,6 +246,7 @@ void AllReduceWorkspace::run_checked(const AllReduceCall& call) {
     fault(AllReduceFault::kAllArrived);
     finish_two_shot(call);
   } else {
+    catch_up_owned();
     fault(AllReduceFault::kAllArrived);
     finish_one_shot(call);
   }
@@ -261,6 +270,13 @@ void AllReduceWorkspace::write_rows(const AllReduceCall& call) {
 
 void AllReduceWorkspace::show(int phase) {
   for (int r = 0; r < group_.size(); ++r) publish(flag(r, phase, group_.rank()), sequence_);
+}
+
+// A flag that stood still for 2^31 one-shot calls would count as ahead of the next two-shot. No
+// peer writes it here: it does so behind this rank's contributions to a later call only.
+void AllReduceWorkspace::catch_up_owned() {
+  for (int r = 0; r < group_.size(); ++r)
+    flag(group_.rank(), kOwned, r).store(sequence_, std::memory_order_relaxed);
 }
 
 void AllReduceWorkspace::await(int phase, const Header* mine) {

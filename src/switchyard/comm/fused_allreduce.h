@@ -56,13 +56,13 @@ ops::AllReduceStrategy effective_strategy(const ops::CallShape& shape, std::int6
 ///          aborts the group of more than one; form a new one.
 class AllReduceWorkspace {
  public:
-  /// Collective. Errors: UsageError on every rank when the capacities differ, one is illegal, or
-  /// the
-  ///         system refuses the memory; PeerError.
+  /// Collective. Errors: UsageError on every rank when the capacities differ, one is illegal or
+  ///         the system refuses the memory; PeerError.
   AllReduceWorkspace(Group& group, const AllReduceCapacity& capacity,
                      const AllReduceOptions& options = {});
 
-  /// Runs one fused all-reduce; AllReduceArgs and the other families give a call().
+  /// Runs one fused all-reduce; AllReduceArgs and the other families give a call(). The contents
+  /// of residual_in and rms_gamma must be equal on all ranks: they are not compared.
   void run(const ops::AllReduceCall& call);
 
   /// Whether nothing was written behind this rank's banks.
@@ -73,6 +73,7 @@ class AllReduceWorkspace {
   std::size_t shared_bytes() const { return memory_ ? memory_->total_bytes() : 0; }
 
  private:
+  friend struct AllReduceProbe;  // of the tests
   using Header = std::array<std::uint32_t, kAllReduceHeaderWords>;
 
   void check(const ops::AllReduceCall& call) const;
@@ -81,6 +82,7 @@ class AllReduceWorkspace {
   void write_rows(const ops::AllReduceCall& call);
   void show(int phase);
   void await(int phase, const Header* mine);
+  void catch_up_owned();
   void check_header(const Header& mine, int source) const;
   void finish_one_shot(const ops::AllReduceCall& call);
   void reduce_owned(const ops::AllReduceCall& call);

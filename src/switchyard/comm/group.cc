@@ -63,10 +63,12 @@ class ThreadTransport : public Transport {
     std::lock_guard lock(mutex_);
     next_control_ = std::make_shared<HostBuffer>(bytes);
     next_transport_ = std::make_shared<ThreadTransport>();
-    return "threads";
+    return next_name_ = cat("threads ", ++controls_made_);
   }
-  SharedBytes open_control(const std::string&, std::size_t) override {
+  SharedBytes open_control(const std::string& name, std::size_t) override {
     std::lock_guard lock(mutex_);
+    require(next_control_ && name == next_name_, "the control block '", name,
+            "' was given up before this rank took its seat; form the group again");
     return {next_control_, next_control_->bytes()};
   }
   std::shared_ptr<Transport> next() override {
@@ -84,6 +86,8 @@ class ThreadTransport : public Transport {
   // Of the group of survivors that follows this one.
   std::shared_ptr<HostBuffer> next_control_;
   std::shared_ptr<Transport> next_transport_;
+  std::string next_name_;
+  int controls_made_ = 0;
 };
 
 std::chrono::milliseconds seconds_of(const Environment& env, std::string_view name) {
@@ -191,6 +195,16 @@ void Group::abort(std::string_view why) noexcept {
   std::memcpy(c.abort_text, why.data(), length);
   c.abort_text[length] = 0;
   c.abort.store(kAbortedBy + std::uint32_t(rank_), std::memory_order_release);
+}
+
+void abort_for_current(Group& group) noexcept {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    group.abort(e.what());
+  } catch (...) {
+    group.abort("an exception without a text");
+  }
 }
 
 bool Group::aborted() const {

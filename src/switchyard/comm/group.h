@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,13 +71,15 @@ class Group {
   bool aborted() const;
 
   /// Forms a new group of the ranks `live` of this one, whose other ranks are gone: rank live[i]
-  /// becomes rank i. Collective among them, once per group; ends what still waits in this one.
+  /// becomes rank i. Collective among them; ends what still waits in this one. A rank whose call
+  /// failed may call again, with another list; one that has formed a group asks that one. The
+  /// deadlines are those of the call and of the new group; left out, this group's.
   ///
   /// Shapes:  live ascending, this rank among them.
   /// Errors:  UsageError when the list is no such list, the ranks pass different ones (both sides
   ///          are printed) or the memory is refused; PeerError that names a rank of the list which
-  ///          does not come.
-  Group survivors(std::span<const int> live);
+  ///          does not come, or has given this attempt up.
+  Group survivors(std::span<const int> live, const std::optional<Deadlines>& deadlines = {});
 
   /// The `rank`th seat at `control`, which init_control() prepared; for the makers of groups.
   Group(int rank, int size, const Deadlines& deadlines, SharedBytes control,
@@ -92,6 +95,7 @@ class Group {
   int rank_, size_;
   Deadlines deadlines_;
   std::uint32_t sequence_ = 0;  // of barriers
+  bool followed_ = false;       // by a group of survivors
   SharedBytes control_;
   std::shared_ptr<Transport> transport_;
 };
@@ -156,6 +160,20 @@ void guarded(Group& group, std::string_view phase, F&& work) {
     if (error.empty()) error = "failed without a text";
   }
   group.settle(error, phase);
+}
+
+/// Aborts the group with the text of the exception that is being handled. Not collective.
+void abort_for_current(Group& group) noexcept;
+
+/// Runs `work`; whatever it throws, of this library or not, aborts the group first. Not collective.
+template <class F>
+decltype(auto) or_abort(Group& group, F&& work) {
+  try {
+    return std::forward<F>(work)();
+  } catch (...) {
+    abort_for_current(group);
+    throw;
+  }
 }
 
 /// A named value that must be the same on all ranks.

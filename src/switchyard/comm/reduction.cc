@@ -106,16 +106,6 @@ std::byte* Reduction::share(int rank, int block, std::int64_t token) const {
          (block * shape_.capacity + token) * layout_.share_stride;
 }
 
-template <class F>
-void Reduction::or_abort(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    group_.abort(e.what());
-    throw;
-  }
-}
-
 void Reduction::check(const ReductionArgs& a) const {
   require(!begun_, "reduction: begin before the last call's finish; finish it first");
   require(a.tokens >= 0 && a.tokens <= shape_.capacity, "reduction of ", a.tokens,
@@ -171,7 +161,7 @@ void Reduction::compare_headers() const {
 }
 
 void Reduction::begin(const ReductionArgs& a) {
-  or_abort([&] {
+  or_abort(group_, [&] {
     check(a);
     ++sequence_;
     begun_ = true;
@@ -198,7 +188,7 @@ TokenBlock Reduction::block(int b) const {
 }
 
 void Reduction::finish(const RowSink& sink) {
-  or_abort([&] {
+  or_abort(group_, [&] {
     require(begun_, "reduction: finish without a begin");
     ensure(sink.row != nullptr, "a reduction without a sink");
     begun_ = false;

@@ -119,8 +119,6 @@ class Reduction {
   Word& flag(int rank, Step step) const;
   Header& header(int rank) const;
   std::byte* share(int rank, int block, std::int64_t token) const;
-  template <class F>
-  void or_abort(F&& f);
 
   Group& group_;
   ReductionShape shape_;

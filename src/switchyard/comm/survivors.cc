@@ -36,41 +36,76 @@ void check_list(std::span<const int> live, int rank, int size) {
           " is not in its own list ", text_of(mask_of(live)));
 }
 
-/// A wait that no abort ends: the old group is aborted.
-class Roll {
+std::uint32_t attempt_of(std::uint32_t word) { return word / kStates; }
+
+/// One attempt of one rank. Its waits are ended by no abort, as the old group is aborted.
+class Attempt {
  public:
-  Roll(int rank, std::chrono::milliseconds budget)
-      : rank_(rank), start_(std::chrono::steady_clock::now()), budget_(budget) {}
-  /// Returns when rank `peer` has come to `wanted`. Errors: PeerError that names it.
-  void until(const Word& word, std::uint32_t wanted, int peer) const {
+  Attempt(int rank, std::uint32_t number, std::chrono::milliseconds budget)
+      : rank_(rank), number_(number), start_(std::chrono::steady_clock::now()), budget_(budget) {}
+
+  std::uint32_t word(Succession state) const { return number_ * kStates + state; }
+
+  /// Tells the others on whom this rank counts.
+  void give_list(Seat& own, const RankMask& live) const {
+    own.succession.store(word(kNotYet), std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);  // a reader of the lines below sees it
+    for (std::size_t i = 0; i < live.size(); ++i)
+      own.survivors[i].store(live[i], std::memory_order_relaxed);
+    publish(own.succession, word(kListGiven));
+  }
+
+  /// Returns how far rank `peer` has come when that is `wanted` or further. Errors: PeerError that
+  /// names it.
+  Succession until(const Seat& seat, Succession wanted, int peer) const {
     for (;;) {
-      const std::uint32_t seen = word.load(std::memory_order_acquire);
-      if (seen >= wanted) return;
+      const std::uint32_t seen = seat.succession.load(std::memory_order_acquire);
+      if (attempt_of(seen) == number_ && seen >= word(wanted)) return Succession(seen % kStates);
+      check_attempt(seen, peer);
       const auto elapsed = std::chrono::steady_clock::now() - start_;
       if (elapsed > budget_) {
         const double s = std::chrono::duration<double>(elapsed).count();
         throw PeerError(
             cat("rank ", rank_, " waited ", std::int64_t(s * 10) / 10.0, " s for rank ", peer,
-                " in ", kPhase, "; leave it out of the list, or see whether it runs"),
+                " in ", kPhase,
+                "; leave it out of the list and form the group again, or see whether it runs"),
             {rank_, peer, kPhase, s});
       }
-      sleep_on(word, seen, kSlice);
+      sleep_on(seat.succession, seen, kSlice);
     }
   }
 
+  /// On whom rank `peer` counts, which has given its list.
+  RankMask list_of(const Seat& seat, int peer) const {
+    RankMask out{};
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = seat.survivors[i].load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    check_attempt(seat.succession.load(std::memory_order_relaxed), peer);
+    return out;
+  }
+
  private:
+  void check_attempt(std::uint32_t seen, int peer) const {
+    if (attempt_of(seen) <= number_) return;
+    throw PeerError(cat("rank ", peer, " has given up attempt ", number_, " at the ", kPhase,
+                        " in which rank ", rank_, " is; call again with its list"),
+                    {rank_, peer, kPhase, 0});
+  }
+
   int rank_;
+  std::uint32_t number_;
   std::chrono::steady_clock::time_point start_;
   std::chrono::milliseconds budget_;
 };
 
 /// On the first survivor: makes the new control block and tells where it is, or why not.
-void make_control(Transport& transport, Seat& seat, int size) {
-  auto tell = [&](const std::string& text, std::uint32_t state) {
+void make_control(Transport& transport, Seat& seat, int size, const Attempt& attempt) {
+  auto tell = [&](const std::string& text, Succession state) {
     const std::size_t length = std::min(text.size(), kNameBytes - 1);
     std::memcpy(seat.name, text.data(), length);
     seat.name[length] = 0;
-    publish(seat.succession, state);
+    publish(seat.succession, attempt.word(state));
   };
   try {
     const std::size_t bytes = Group::control_bytes(size);
@@ -82,33 +117,45 @@ void make_control(Transport& transport, Seat& seat, int size) {
   }
 }
 
+/// The attempt that follows this rank's last one, or that in which another of the list is already.
+std::uint32_t next_attempt(const Seat* seats, int rank, std::span<const int> live) {
+  std::uint32_t out = attempt_of(seats[rank].succession.load(std::memory_order_relaxed)) + 1;
+  for (int r : live)
+    out = std::max(out, attempt_of(seats[r].succession.load(std::memory_order_relaxed)));
+  return out;
+}
+
 }  // namespace
 
-Group Group::survivors(std::span<const int> live) {
+Group Group::survivors(std::span<const int> live, const std::optional<Deadlines>& deadlines) {
   check_list(live, rank_, size_);
+  require(!followed_, kPhase, ": rank ", rank_, " has formed one already; ask the new group");
+  const Deadlines budgets = deadlines.value_or(deadlines_);
   Seat* seats = control().seats();
   Seat& own = seats[rank_];
-  require(own.succession.load(std::memory_order_relaxed) == kNotYet, kPhase, ": rank ", rank_,
-          " has formed one already; ask the new group");
   abort("the survivors form a new group");
-  own.survivors = mask_of(live);
-  publish(own.succession, kListGiven);
-  const Roll roll(rank_, deadlines_.warm_up);
-  for (int r : live) roll.until(seats[r].succession, kListGiven, r);
-  for (int r : live)
-    require(seats[r].survivors == own.survivors, kPhase, ": the ranks differ: rank ", rank_,
-            " counts on ", text_of(own.survivors), ", rank ", r, " on ",
-            text_of(seats[r].survivors), "; pass the same list on all ranks");
+  const Attempt attempt(rank_, next_attempt(seats, rank_, live), budgets.warm_up);
+  const RankMask mine = mask_of(live);
+  attempt.give_list(own, mine);
+  for (int r : live) attempt.until(seats[r], kListGiven, r);
+  for (int r : live) {
+    const RankMask theirs = attempt.list_of(seats[r], r);
+    require(theirs == mine, kPhase, ": the ranks differ: rank ", rank_, " counts on ",
+            text_of(mine), ", rank ", r, " on ", text_of(theirs),
+            "; call again with the same list on all ranks");
+  }
   const int first = live.front(), size = int(live.size());
-  if (rank_ == first) make_control(*transport_, own, size);
-  roll.until(seats[first].succession, kControlMade, first);
-  require(seats[first].succession.load(std::memory_order_acquire) == kControlMade, kPhase,
-          " failed: rank ", first, ": ", seats[first].name);
+  if (rank_ == first) make_control(*transport_, own, size, attempt);
+  const Succession made = attempt.until(seats[first], kControlMade, first);
+  const std::string name = seats[first].name;
+  attempt.until(seats[first], kControlMade, first);  // the name is of this attempt
+  require(made == kControlMade, kPhase, " failed: rank ", first, ": ", name);
   const int rank = int(std::find(live.begin(), live.end(), rank_) - live.begin());
-  Group out(rank, size, deadlines_,
-            transport_->open_control(seats[first].name, control_bytes(size)), transport_->next());
+  Group out(rank, size, budgets, transport_->open_control(name, control_bytes(size)),
+            transport_->next());
   out.barrier(kPhase);
   if (rank_ == first) transport_->control_opened();
+  followed_ = true;
   return out;
 }
 
