@@ -101,7 +101,8 @@ void decode_floats(const Matrix& m, std::int64_t r, std::span<float> out) {
     for (std::int64_t c = 0; c < m.cols; ++c) out[std::size_t(c)] = decode(c);
   };
   if (m.layout.element == Element::kF32) {
-    memcpy(out.data(), row.data(), out.size_bytes());
+    if (!out.empty())
+      memcpy(out.data(), row.data(), out.size_bytes());  // an empty shard has no row
   } else if (m.layout.element == Element::kBf16) {
     fill([&](std::int64_t c) { return bf16_to_float(load<std::uint16_t>(row, c)); });
   } else {
