@@ -32,8 +32,9 @@ Json state_json(const CacheState& s) {
 
 Json rules_json() {
   const BenchRules& r = bench_rules();
-  return {{"fresh", r.fresh}, {"cold", r.cold},     {"warm", r.warm}, {"bytes", r.bytes},
-          {"flops", r.flops}, {"router", r.router}, {"roof", r.roof}, {"bar", r.bar}};
+  return {{"fresh", r.fresh},   {"cold", r.cold},   {"warm", r.warm},
+          {"cuda", r.cuda},     {"bytes", r.bytes}, {"flops", r.flops},
+          {"router", r.router}, {"roof", r.roof},   {"bar", r.bar}};
 }
 
 Json row_json(const BenchLayerRow& r) {
@@ -54,6 +55,7 @@ Json row_json(const BenchLayerRow& r) {
   if (r.fresh) out["fresh"] = state_json(*r.fresh);
   if (r.cold) out["cold"] = state_json(*r.cold);
   if (r.warm) out["warm"] = state_json(*r.warm);
+  if (r.eager) out["eager"] = state_json(*r.eager);
   out.update(Json{{"router_time_us", {{"p50", r.router_p50}}},
                   {"checked_tokens", r.checked_tokens},
                   {"rel_l2", r.rel_l2},
@@ -81,15 +83,15 @@ std::string heading(const BenchLayerResult& result) {
       " GB/s, ", fixed(result.roof.gflops, 0), " GFLOP/s in ", result.roof_samples,
       " samples; drift ", drift(result.roof_start.gbps, result.roof_end.gbps), "% and ",
       drift(result.roof_start.gflops, result.roof_end.gflops), "%\n",
-      first.fresh || first.cold ? "" : "caches   warm in every column\n",
+      first.fresh || first.cold || first.eager ? "" : "caches   warm in every column\n",
       first.fresh ? cat("fresh    ", first.layers, " layers in turn\n") : "",
       first.cold ? cat("flush    ", result.flush_bytes >> 20, " MiB before a cold call\n") : "");
 }
 
 std::string rules_text() {
   const BenchRules& r = bench_rules();
-  return cat("fresh: ", r.fresh, "\ncold: ", r.cold, "\nwarm: ", r.warm, "\n", r.bytes, "\n",
-             r.flops, "\n", r.router, "\nroof: ", r.roof, "\n");
+  return cat("fresh: ", r.fresh, "\ncold: ", r.cold, "\nwarm: ", r.warm, "\n", r.cuda, "\n",
+             r.bytes, "\n", r.flops, "\n", r.router, "\nroof: ", r.roof, "\n");
 }
 
 std::string bar_text(const BenchLayerRow& r) {
@@ -128,15 +130,22 @@ Json bench_layer_json(const BenchLayerResult& result) {
 }
 
 std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
-  std::vector<std::string> heads = {">layer",     "format",   ">tokens",  "routing",  ">experts",
-                                    ">p50 us",    ">p90 us",  ">p99 us",  ">min us",  ">calls",
-                                    ">GB/s",      ">GFLOP/s", ">of roof", ">cold us", ">warm us",
-                                    ">router us", ">rel L2",  "ok"};
+  const bool cuda = result.rows.front().device == "cuda";
+  std::vector<std::string> heads = {">layer",   "format",
+                                    ">tokens",  "routing",
+                                    ">experts", ">p50 us",
+                                    ">p90 us",  ">p99 us",
+                                    ">min us",  ">calls",
+                                    ">GB/s",    ">GFLOP/s",
+                                    ">of roof", cuda ? ">eager us" : ">cold us",
+                                    ">warm us", ">router us",
+                                    ">rel L2",  "ok"};
   if (bars) heads.emplace_back("bar");
   Table table(heads);
   std::vector<std::string> notes;
   for (const BenchLayerRow& r : result.rows) {
     const CacheState& c = r.shown();
+    const std::optional<CacheState>& second = cuda ? r.eager : r.cold;
     std::vector<std::string> cells = {cat(r.layer),
                                       std::string(show_format(r.format)),
                                       cat(r.tokens),
@@ -150,7 +159,7 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
                                       fixed(c.gbps, 1),
                                       fixed(c.gflops, 1),
                                       percent(c.share_of_roof),
-                                      r.cold ? fixed(r.cold->time.p50, 1) : "-",
+                                      second ? fixed(second->time.p50, 1) : "-",
                                       r.warm ? fixed(r.warm->time.p50, 1) : "-",
                                       fixed(r.router_p50, 1),
                                       error_text(r.rel_l2),

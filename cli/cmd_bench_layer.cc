@@ -17,7 +17,8 @@ constexpr std::string_view kSchema = "switchyard.bench.layer.1";
 
 constexpr std::string_view kNoBar =
     "--bars is given and no row has a bar to be held to; bars stand for qwen3-30b-a3b and "
-    "gpt-oss-20b as published, at 1, 8, 64 and 512 tokens with uniform routing";
+    "gpt-oss-20b as published, at 1, 8, 64 and 512 tokens with uniform routing, and on cuda for "
+    "qwen3-30b-a3b, gpt-oss-120b and deepseek-v3 --without-shared, at 4096 and 8192 too";
 
 struct BenchLayerFlags {
   BenchLayerOptions options;
@@ -38,7 +39,8 @@ struct BenchLayerFlags {
         "How tokens spread over experts: uniform (default), zipf, one", "SKEW,...");
     args.words(
         "--state", [this](const std::string& v) { take_state(v); },
-        "States of the caches to time: fresh, cold, warm; all by default", "STATE,...");
+        "States to time: fresh, cold (cpu), warm, eager (cuda: no graph); all by default",
+        "STATE,...");
     args.positive("--seconds", seconds, "Time for the calls of a row and cache state (default 2)");
     args.toggle(
         "--bars", bars,
@@ -96,11 +98,14 @@ struct BenchLayerFlags {
   }
 
   void take_state(const std::string& word) {
-    require(word == "fresh" || word == "cold" || word == "warm", "--state has '", word,
-            "'; use fresh, cold, warm or several of them");
-    if (!state_given_) options.fresh = options.cold = options.warm = false;
+    require(word == "fresh" || word == "cold" || word == "warm" || word == "eager", "--state has '",
+            word, "'; use fresh, cold, warm, eager or several of them");
+    if (!state_given_) options.fresh = options.cold = options.warm = options.eager = false;
     state_given_ = true;
-    (word == "fresh" ? options.fresh : word == "cold" ? options.cold : options.warm) = true;
+    (word == "fresh"  ? options.fresh
+     : word == "cold" ? options.cold
+     : word == "warm" ? options.warm
+                      : options.eager) = true;
   }
 
   bool routing_given_ = false, state_given_ = false;

@@ -239,7 +239,7 @@ TEST(Streams, FreshLayersFillTwiceTheCacheWithinHalfOfTheMemory) {
 
 TEST_F(BenchLayer, SaysWhenFreshLayersAreSmallerThanTheCache) {
   options_.tokens = {1};
-  options_.cold = options_.warm = false;
+  options_.cold = options_.warm = options_.eager = false;
   const BenchLayerRow row = bench_layer(options_).rows[0];
   EXPECT_EQ(row.layers, 4) << "a tiny layer is 590 KB, the cache 1 MiB";
   EXPECT_THAT(row.notices, testing::Not(testing::Contains(HasSubstr("fresh calls visit"))));
@@ -273,12 +273,25 @@ TEST_F(BenchLayer, RefusesWhatCannotBeTimed) {
   EXPECT_THAT(refused([](auto& o) { o.seconds = 0; }), HasSubstr("seconds = 0"));
   EXPECT_THAT(refused([](auto& o) { o.formats = {"nvfp5"}; }), HasSubstr("nvfp5"));
   EXPECT_THAT(refused([](auto& o) { o.source.layer = 3; }), HasSubstr("layer = 3 belongs to"));
-  EXPECT_THAT(refused([](auto& o) { o.fresh = o.cold = o.warm = false; }), HasSubstr("no state"));
+  EXPECT_THAT(refused([](auto& o) { o.fresh = o.cold = o.warm = o.eager = false; }),
+              HasSubstr("no state"));
+  EXPECT_THAT(refused([](auto& o) { o.fresh = o.cold = o.warm = false; }),
+              HasSubstr("eager is timed on cuda only"));
   EXPECT_TRUE(bench_layer(options_).ok);
+}
+
+const std::vector<std::string> kAsPublished, kWithoutShared = {"without shared"};
+
+Barred on_cpu(std::string_view preset, std::string_view format) {
+  return {Device::kCpu, preset, format, kAsPublished};
 }
 
 TEST(Bars, ShareOfTheRoofByShapeFormatAndTokens) {
   const LayerCost cost{75e6, 75e6};
+  const auto bar_of = [&](std::string_view preset, std::string_view format, std::int64_t tokens,
+                          const LayerCost& c) {
+    return switchyard::bar_of(on_cpu(preset, format), tokens, c, {1, 1});
+  };
   EXPECT_EQ(bar_of("qwen3-30b-a3b", "none", 1, cost), 0.85);
   EXPECT_EQ(bar_of("qwen3-30b-a3b", "none", 64, cost), 0.60);
   EXPECT_EQ(bar_of("qwen3-30b-a3b", "fp8_block_scales", 8, cost), 0.70);
@@ -286,9 +299,41 @@ TEST(Bars, ShareOfTheRoofByShapeFormatAndTokens) {
   EXPECT_FALSE(bar_of("qwen3-30b-a3b", "none", 2, cost));
   EXPECT_FALSE(bar_of("tiny", "none", 1, cost));
   EXPECT_FALSE(bar_of("gpt-oss-20b", "nvfp4", 1, cost));
+  EXPECT_FALSE(
+      switchyard::bar_of({Device::kCpu, "qwen3-30b-a3b", "none", kWithoutShared}, 1, cost, {1, 1}));
+}
+
+TEST(Bars, ATimeOnAnH200IsItsShareOfTheRoofMeasuredThere) {
+  const LayerCost cost{75e6, 75e6};
+  const tune::Roof roof{4500, 800000};
+  const Barred qwen{Device::kCuda, "qwen3-30b-a3b", "none", kAsPublished};
+  EXPECT_NEAR(*bar_of(qwen, 1, cost, roof), floor_us(cost, roof) / 40, 1e-12);
+  EXPECT_NEAR(*bar_of(qwen, 4096, cost, roof), floor_us(cost, roof) / 680, 1e-12);
+  const LayerCost prefill{1e9, 600e9};
+  EXPECT_NEAR(*bar_of(qwen, 8192, prefill, roof), 480.0 / 800, 1e-9) << "a rate of 480 TFLOP/s";
+  EXPECT_FALSE(bar_of(qwen, 2, cost, roof));
+  EXPECT_FALSE(bar_of({Device::kCuda, "qwen3-30b-a3b", "nvfp4", kAsPublished}, 1, cost, roof));
+  EXPECT_FALSE(bar_of({Device::kCuda, "deepseek-v3", "nvfp4", kAsPublished}, 1, cost, roof));
+  EXPECT_TRUE(bar_of({Device::kCuda, "deepseek-v3", "nvfp4", kWithoutShared}, 1, cost, roof));
+}
+
+TEST(Streams, FreshLayersOnAGpuHoldManyCaches) {
+  const auto count = [](std::int64_t l2_mib, std::int64_t memory_mib, std::int64_t layer_mib) {
+    return fresh_device_layers({.l2_bytes = l2_mib << 20, .memory_bytes = memory_mib << 20},
+                               layer_mib << 20);
+  };
+  EXPECT_EQ(count(50, 140000, 1200), 2);
+  EXPECT_EQ(count(50, 140000, 340), 5);
+  EXPECT_EQ(count(50, 140000, 11000), 2);
+  EXPECT_EQ(count(50, 140000, 1), kMostFreshDeviceLayers);
+  EXPECT_EQ(count(50, 20000, 11000), 1) << "memory for no other";
 }
 
 TEST(Bars, ATimeIsCarriedOverByTheOtherMachinesRoof) {
+  const auto bar_of = [](std::string_view preset, std::string_view format, std::int64_t tokens,
+                         const LayerCost& c) {
+    return switchyard::bar_of(on_cpu(preset, format), tokens, c, {1, 1});
+  };
   // 1.9 ms at 34 GB/s would read 64.6 MB: a layer of half the bytes is held to half of the roof.
   EXPECT_NEAR(*bar_of("gpt-oss-20b", "w4a16_mxfp4", 1, {32.3e6, 1}), 0.5, 1e-9);
   // 250 ms at 466 GFLOP/s would compute 116.5 GFLOP.

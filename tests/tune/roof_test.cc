@@ -35,21 +35,22 @@ TEST(RoofMeter, CountsItsSamplesAndLiesBetweenThem) {
   meter.sample(3);
   meter.sample(4);
   EXPECT_EQ(meter.samples(), 7);
-  const Roof roof = meter.roof(), all = meter.early(7);
+  const Roof roof = meter.roof(), all = meter.taken().early(7);
   EXPECT_GT(all.gbps, 0);
   EXPECT_GT(all.gflops, 0);
   EXPECT_GE(roof.gbps, all.gbps) << "a high quantile is not below the median";
   EXPECT_GE(roof.gflops, all.gflops);
-  EXPECT_EQ(meter.late(7).gbps, all.gbps) << "the same samples from either end";
-  EXPECT_EQ(meter.early(99).gbps, all.gbps) << "more than there are means all";
+  EXPECT_EQ(meter.taken().late(7).gbps, all.gbps) << "the same samples from either end";
+  EXPECT_EQ(meter.taken().early(99).gbps, all.gbps) << "more than there are means all";
   RoofMeter other(pool, CpuIsa::kPortable, memory.bytes());
   other.sample(1);
-  const Roof first = other.early(1);
-  EXPECT_EQ(other.late(1).gflops, first.gflops);
+  const Roof first = other.taken().early(1);
+  EXPECT_EQ(other.taken().late(1).gflops, first.gflops);
   EXPECT_EQ(other.roof().gflops, first.gflops) << "one sample is the roof";
   other.sample(2);
-  EXPECT_EQ(other.early(1).gflops, first.gflops) << "the first sample stays the first";
-  EXPECT_NE(other.late(2).gflops, other.early(1).gflops) << "late ones are other samples";
+  EXPECT_EQ(other.taken().early(1).gflops, first.gflops) << "the first sample stays the first";
+  EXPECT_NE(other.taken().late(2).gflops, other.taken().early(1).gflops)
+      << "late ones are other samples";
   meter.flush();
   EXPECT_EQ(meter.samples(), 7) << "a flush is no sample";
 }

@@ -18,7 +18,8 @@ struct BenchLayerOptions {
   std::vector<std::string> formats;  // empty: the layer's own
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};
   std::vector<RoutingSkew> routing = {RoutingSkew::kUniform};
-  bool fresh = true, cold = true, warm = true;  // the states that are timed, one at least
+  // The states that are timed, one at least; cold is the CPU's, eager that of cuda alone.
+  bool fresh = true, cold = true, warm = true, eager = true;
   double seconds = 2;  // per row and cache state; five calls are made in any case
   std::function<void(const std::string& what)> progress;
 };
@@ -47,9 +48,9 @@ struct BenchLayerRow {
   RoutingSkew routing = RoutingSkew::kUniform;
   std::int64_t threads = 0, tokens = 0, checked_tokens = 0;
   std::int64_t expert_bytes = 0, packed_bytes = 0;
-  double flops = 0;                             // of a call
-  std::int64_t layers = 1;                      // that fresh calls visit in turn
-  std::optional<CacheState> fresh, cold, warm;  // those that were asked for
+  double flops = 0;                                    // of a call
+  std::int64_t layers = 1;                             // that fresh calls visit in turn
+  std::optional<CacheState> fresh, cold, warm, eager;  // those that were asked for
   double router_p50 = 0;  // µs, the router's GEMM and the choice, not part of the times
   double rel_l2 = 0, budget = 0;
   std::optional<double> bar;  // share of the roof that the fresh p50 is held to
@@ -58,8 +59,10 @@ struct BenchLayerRow {
 
   /// True when there is a bar and the fresh p50 is below it.
   bool misses_bar() const { return bar && fresh && fresh->share_of_roof < *bar; }
-  /// The state that a table shows in full: fresh, or else cold, or else warm.
-  const CacheState& shown() const { return fresh ? *fresh : cold ? *cold : warm.value(); }
+  /// The state that a table shows in full: fresh, or else cold, warm, eager.
+  const CacheState& shown() const {
+    return fresh ? *fresh : cold ? *cold : warm ? *warm : eager.value();
+  }
 };
 
 /// A format that could not be built, and why.
@@ -90,7 +93,7 @@ struct BenchLayerResult {
 
 /// How the figures count, in sentences; they go with every result.
 struct BenchRules {
-  std::string_view fresh, cold, warm, bytes, flops, router, roof, bar;
+  std::string_view fresh, cold, warm, cuda, bytes, flops, router, roof, bar;
 };
 /// The rules of `bench layer`.
 const BenchRules& bench_rules();
@@ -103,7 +106,7 @@ bool has_bar(const BenchLayerOptions& options, const std::string& format);
 /// built once per format, copied for the fresh calls, and freed before the next.
 /// Errors: UsageError, one line; CannotServe; DeviceError; with several formats one that cannot be
 ///         built is skipped with its reason (a failing device is not), unless all are: then the
-///         first one's error is thrown.
+///         first one's error is thrown. Layers on cuda are timed against the GPU's own roof.
 BenchLayerResult bench_layer(const BenchLayerOptions& options);
 
 }  // namespace switchyard

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "switchyard/base/device.h"
 #include "switchyard/tune/roof.h"
 
 namespace switchyard {
@@ -18,13 +21,21 @@ struct LayerCost {
 /// The least time that a machine of this roof could take: the larger of both parts. Units: µs.
 double floor_us(const LayerCost& cost, const tune::Roof& roof);
 
+/// A layer that may have a bar; overrides as BenchLayerRow has them.
+struct Barred {
+  Device device = Device::kCpu;
+  std::string_view preset, format;
+  const std::vector<std::string>& overrides;
+};
+
 /// The speed that we hold a published shape to, as a share of the roof that its fresh p50 must
 /// reach; empty where none is set.
 ///
 /// A bar that was set in milliseconds on another machine is carried over by its share of that
-/// machine's roof for the same cost. Bars stand for uniform routing and the format's own
-/// activations.
-std::optional<double> bar_of(std::string_view preset, std::string_view format, std::int64_t tokens,
-                             const LayerCost& cost);
+/// machine's roof for the same cost; one of cuda is a time on an H200, and the share that of
+/// `roof`. Bars stand for uniform routing, the format's own activations and a layer as published;
+/// on cuda for a layer without its shared experts.
+std::optional<double> bar_of(const Barred& what, std::int64_t tokens, const LayerCost& cost,
+                             const tune::Roof& roof);
 
 }  // namespace switchyard

@@ -36,14 +36,14 @@ TimeSummary summarise(const std::vector<double>& times) {
 
 /// Makes calls until the seconds are spent, what `next` takes included: it runs before each call
 /// and is no part of the call's time.
-template <class Next>
-CacheState time_state(LayerCall& call, double seconds, Next&& next) {
+template <class Once, class Next>
+CacheState time_state(const LayerCall& call, double seconds, Once&& once, Next&& next) {
   std::vector<double> times, distinct;
   const double begin = tune::now_us();
   while (int(times.size()) < kMaxCalls &&
          (int(times.size()) < kMinCalls || tune::now_us() - begin < seconds * 1e6)) {
     next(std::int64_t(times.size()) + 1);
-    times.push_back(call.forward());
+    times.push_back(once());
     distinct.push_back(double(call.distinct_experts()));
   }
   return {.time = summarise(times),
@@ -64,11 +64,9 @@ std::vector<std::string> overrides_of(const BuildOptions& o, bool fused) {
 /// The layer and the copies of it that fresh calls visit in turn, so that no call finds its weights
 /// where an earlier one left them.
 std::vector<MoeLayer> with_copies(MoeLayer layer, const BenchLayerOptions& o,
-                                  const Environment& env) {
-  require(!layer::on_cuda(layer.impl()),
-          "bench layer: layers on cuda have no bench yet, the session's roof and cold caches are "
-          "the CPU's; `switchyard run --device cuda` times one against the GPU's own roof");
-  const std::int64_t count = o.fresh ? fresh_layers(env, layer.packed_bytes()) : 1;
+                                  const BenchSession& session) {
+  const bool turns = o.fresh || (o.eager && layer::on_cuda(layer.impl()));
+  const std::int64_t count = turns ? session.layers_for(layer.packed_bytes()) : 1;
   std::vector<MoeLayer> out;
   out.push_back(std::move(layer));
   while (std::int64_t(out.size()) < count) out.push_back(LayerBuilder::copy(out.front()));
@@ -83,23 +81,12 @@ class LayerBench {
 
   BenchLayerRow row(std::int64_t tokens, RoutingSkew routing) {
     BenchLayerRow r = described(tokens, routing);
-    LayerCall call(layer_, {tokens, routing, o_.source.seed});
+    LayerCall call(layers_, {tokens, routing, o_.source.seed});
     check(call, r);
-    if (o_.fresh)
-      r.fresh = time_state(call, o_.seconds, [&](std::int64_t i) {
-        call.use(layers_[std::size_t(i) % layers_.size()]);
-        call.prepare(i);
-      });
-    call.use(layer_);
-    if (o_.cold)
-      r.cold = time_state(call, o_.seconds, [&](std::int64_t i) {
-        session_.flush();
-        call.prepare(i);
-      });
-    if (o_.warm) {
-      call.prepare(1);
-      call.forward();  // what other calls left behind is not warm
-      r.warm = time_state(call, o_.seconds, [](std::int64_t) {});
+    if (on_cuda()) {
+      time_device(call, r);
+    } else {
+      time_host(call, r);
     }
     std::vector<double> router;
     for (int i = 0; i < kRouterCalls; ++i) router.push_back(call.route());
@@ -108,6 +95,47 @@ class LayerBench {
   }
 
  private:
+  bool on_cuda() const { return layer::on_cuda(layer_.impl()); }
+
+  void time_host(LayerCall& call, BenchLayerRow& r) {
+    const auto forward = [&] { return call.forward(); };
+    if (o_.fresh)
+      r.fresh = time_state(call, o_.seconds, forward, [&](std::int64_t i) {
+        call.use(i);
+        call.prepare(i);
+      });
+    call.use(0);
+    if (o_.cold)
+      r.cold = time_state(call, o_.seconds, forward, [&](std::int64_t i) {
+        session_.flush();
+        call.prepare(i);
+      });
+    if (!o_.warm) return;
+    call.prepare(1);
+    call.forward();  // what other calls left behind is not warm
+    r.warm = time_state(call, o_.seconds, forward, [](std::int64_t) {});
+  }
+
+  /// A sample is a graph of several calls, so a new draw of routing is needed for each only.
+  void time_device(LayerCall& call, BenchLayerRow& r) {
+    const auto draw = [&](std::int64_t i) {
+      call.prepare(i);
+      call.settle();
+    };
+    if (o_.fresh)
+      r.fresh = time_state(
+          call, o_.seconds, [&] { return call.forward(); }, draw);
+    const auto stay = [](std::int64_t) {};
+    call.prepare(0);
+    call.settle();
+    if (o_.eager)
+      r.eager = time_state(
+          call, o_.seconds, [&] { return call.eager(); }, stay);
+    if (o_.warm)
+      r.warm = time_state(
+          call, o_.seconds, [&] { return call.warm(); }, stay);
+  }
+
   BenchLayerRow described(std::int64_t tokens, RoutingSkew routing) const {
     BenchLayerRow r;
     r.checkpoint = o_.source.checkpoint;
@@ -118,7 +146,8 @@ class LayerBench {
     r.overrides = overrides_of(o_.source.build, layer_.impl().options().fuse_shared);
     r.leaf = layer_.leaf();
     r.device = std::string(to_string(layer_.impl().options().leaf->device));
-    r.isa = std::string(to_string(running_tier(session_.env())));
+    r.isa = on_cuda() ? cat("sm_", session_.env().sm)
+                      : std::string(to_string(running_tier(session_.env())));
     r.routing = routing;
     r.threads = layer_.threads();
     r.tokens = tokens;
@@ -129,7 +158,7 @@ class LayerBench {
     r.notices = layer_.notices();
     r.layers = std::int64_t(layers_.size());
     const std::int64_t mib = (r.layers * r.packed_bytes) >> 20,
-                       cache = session_.env().l3_bytes >> 20;
+                       cache = session_.cache_bytes() >> 20;
     if (o_.fresh && mib < 2 * cache)
       r.notices.push_back(cat("fresh calls visit ", r.layers, " layers of together ", mib,
                               " MiB, less than twice the last-level cache of ", cache,
@@ -141,6 +170,7 @@ class LayerBench {
   void check(LayerCall& call, BenchLayerRow& r) const {
     call.prepare(0);
     call.forward();
+    call.settle();
     bool same_bits = false;
     const layer::Judgement j = call.check(r.checked_tokens, same_bits);
     r.rel_l2 = j.rel_l2_oracle;
@@ -206,11 +236,11 @@ void finish_row(const MeasuredRoof& measured, BenchLayerRow& r) {
   const auto cost = [&](const CacheState& s) {
     return LayerCost{double(s.distinct_experts) * double(r.expert_bytes), r.flops};
   };
-  for (std::optional<CacheState>* s : {&r.fresh, &r.cold, &r.warm})
+  for (std::optional<CacheState>* s : {&r.fresh, &r.cold, &r.warm, &r.eager})
     if (*s) finish_state(r, cost(**s), roof, **s);
-  if (r.fresh && r.routing == RoutingSkew::kUniform && r.activations == "format" &&
-      r.overrides.empty())
-    r.bar = bar_of(r.preset, r.format, r.tokens, cost(*r.fresh));
+  if (!r.fresh || r.routing != RoutingSkew::kUniform || r.activations != "format") return;
+  const Barred what{to_device(r.device), r.preset, r.format, r.overrides};
+  r.bar = bar_of(what, r.tokens, cost(*r.fresh), roof);
 }
 
 void check_options(const BenchLayerOptions& o) {
@@ -220,8 +250,8 @@ void check_options(const BenchLayerOptions& o) {
     require(tokens >= 1, "bench layer: tokens = ", tokens, "; a call of none has no time to take");
   require(o.seconds > 0 && o.seconds <= 3600, "bench layer: seconds = ", o.seconds,
           " is outside 0..3600");
-  require(o.fresh || o.cold || o.warm,
-          "bench layer: no state of the caches is to be timed; ask for fresh, cold or warm");
+  require(o.fresh || o.cold || o.warm || o.eager,
+          "bench layer: no state of the caches is to be timed; ask for fresh, cold, warm or eager");
   for (const std::string& format : o.formats) leaves::to_format(format);
 }
 
@@ -265,8 +295,14 @@ class Runner {
 
   /// All rows of one layer in one format.
   void time(MoeLayer built) {
-    if (!session_) session_.emplace(o_.source.build.threads);  // a mistake answers first
-    const std::vector<MoeLayer> layers = with_copies(std::move(built), o_, session_->env());
+    const Device device = built.impl().options().leaf->device;
+    const bool cuda = device == Device::kCuda;
+    require(o_.fresh || o_.warm || (cuda ? o_.eager : o_.cold), "bench layer: ",
+            cuda ? "cold is timed on the cpu only; on cuda ask for fresh, warm or eager"
+                 : "eager is timed on cuda only; on the cpu ask for fresh, cold or warm");
+    if (!session_)  // a mistake answers first
+      session_ = std::make_unique<BenchSession>(device, o_.source.build.threads);
+    const std::vector<MoeLayer> layers = with_copies(std::move(built), o_, *session_);
     for (std::int64_t tokens : o_.tokens)
       for (RoutingSkew routing : o_.routing) {
         say(cat(show_format(layers.front().problem().format), ", ", tokens, " tokens"));
@@ -282,7 +318,7 @@ class Runner {
   const BenchLayerOptions& o_;
   Source source_;
   BenchLayerResult& out_;
-  std::optional<BenchSession> session_;
+  std::unique_ptr<BenchSession> session_;
   std::exception_ptr first_;
 };
 
@@ -298,6 +334,11 @@ const BenchRules& bench_rules() {
           "fresh routing for every call, after the threads have read other memory of twice the "
           "last-level cache, 64 to 512 MiB: neither weights nor workspace are in any cache",
       .warm = "the same routing in call after call, nothing in between",
+      .cuda =
+          "on cuda a time is the device's for a CUDA graph of 24 calls (4 above 64 tokens) divided "
+          "by their number, each call with routing of its own and on the next of several equal "
+          "layers that hold together 32 times the L2 cache; eager: the same calls launched one by "
+          "one; warm: the first call as often; cold does not exist, fresh calls are",
       .bytes =
           "GB/s counts the stored bytes of the distinct routed experts touched, scales "
           "included, codes as stored and not as packed",
@@ -310,21 +351,26 @@ const BenchRules& bench_rules() {
       .roof =
           "0.9 quantile of samples taken before, between and after the rows: one stream per "
           "thread over more than the caches, and the tier's bf16 dot product in registers (fp32 "
-          "below AVX-512), so that integer kernels can pass it",
+          "below AVX-512), so that integer kernels can pass it; on cuda 1 GiB read by all "
+          "multiprocessors, and bf16 wgmma on random data in shared memory",
       .bar =
           "share of the roof that the fresh p50 is held to; one that was set in ms on another "
-          "machine is carried over by its share of that machine's roof"};
+          "machine is carried over by its share of that machine's roof; those of cuda are times on "
+          "one "
+          "H200, without shared experts"};
   return rules;
 }
 
 bool has_bar(const BenchLayerOptions& o, const std::string& format) {
   const BuildOptions& build = o.source.build;
   if (!o.source.checkpoint.empty() || !o.fresh || build.activations != ActivationMode::kFormat ||
-      !overrides_of(build, build.fuse_shared).empty() ||
       std::find(o.routing.begin(), o.routing.end(), RoutingSkew::kUniform) == o.routing.end())
     return false;
   return std::any_of(o.tokens.begin(), o.tokens.end(), [&](std::int64_t tokens) {
-    return bar_of(o.source.preset, leaves::to_format(format), tokens, {1, 1}).has_value();
+    const std::string name = leaves::to_format(format);
+    const Barred what{build.device.value_or(Device::kCpu), o.source.preset, name,
+                      overrides_of(build, build.fuse_shared)};
+    return bar_of(what, tokens, {1, 1}, {1, 1}).has_value();
   });
 }
 

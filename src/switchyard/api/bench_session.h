@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
+#include <memory>
 
 #include "switchyard/api/bench.h"
-#include "switchyard/base/host_buffer.h"
-#include "switchyard/base/thread_pool.h"
+#include "switchyard/base/device.h"
 #include "switchyard/core/environment.h"
+#include "switchyard/resolve/probe_cuda.h"
 #include "switchyard/tune/roof.h"
 
 namespace switchyard {
@@ -20,32 +20,45 @@ std::size_t cold_flush_bytes(const Environment& env);
 /// How many layers of `packed_bytes` each the fresh calls visit in turn: at least two, and together
 /// twice the last-level cache, within half of the memory and kMostFreshLayers.
 std::int64_t fresh_layers(const Environment& env, std::int64_t packed_bytes);
+/// The same on a GPU, whose calls run in graphs: together 32 times its L2 cache, so that what is
+/// left there of earlier calls is a small part of all.
+std::int64_t fresh_device_layers(const resolve::GpuFacts& gpu, std::int64_t packed_bytes);
 /// The most layers that fresh calls visit, however small each is.
-inline constexpr std::int64_t kMostFreshLayers = 64;
+inline constexpr std::int64_t kMostFreshLayers = 64, kMostFreshDeviceLayers = 24;
 /// Bytes that a sample of the roof streams: four times the last-level cache, from 512 MiB to 1 GiB,
 /// at most an eighth of the memory, and never less than cold_flush_bytes().
 std::size_t roof_stream_bytes(const Environment& env);
 
-/// The rates of this machine and the buffer that pushes a layer out of its caches.
+/// The rates of the machine that runs the layers, and the buffer that pushes one out of the CPU's
+/// caches.
 class BenchSession {
  public:
-  /// Samples the roof. `threads` 0: every CPU.
-  explicit BenchSession(int threads);
+  /// Samples the roof of the CPU's `threads`, 0 for every CPU, or of the GPU.
+  /// Errors: DeviceError where the GPU refuses.
+  BenchSession(Device device, int threads);
+  ~BenchSession();
 
   /// The machine as it was when the session began.
   const Environment& env() const { return env_; }
   /// Samples the roof between two rows.
   void sample();
-  /// Reads other memory with every thread.
-  void flush() { flusher_.flush(); }
+  /// Reads other memory with every thread of the CPU.
+  void flush();
+  /// How many layers of `packed_bytes` each the fresh calls of this session visit.
+  std::int64_t layers_for(std::int64_t packed_bytes) const;
+  /// Bytes of the last-level cache that the calls should not find their weights in.
+  std::int64_t cache_bytes() const;
   /// Samples the roof a last time and writes what was measured into `out`.
   void finish(BenchLayerResult& out);
 
  private:
+  struct Cpu;
+  struct Gpu;
+  const tune::RoofSamples& taken() const;
+
   Environment env_;
-  ThreadPool pool_;
-  HostBuffer buffer_;
-  tune::RoofMeter meter_, flusher_;
+  std::unique_ptr<Cpu> cpu_;  // one of both
+  std::unique_ptr<Gpu> gpu_;
 };
 
 }  // namespace switchyard

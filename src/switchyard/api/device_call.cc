@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/api/device_call.h"
 
+#include <algorithm>
+
 #include "switchyard/layer/device_rank.h"
 
 namespace switchyard {
@@ -12,18 +14,18 @@ std::size_t bytes_of(std::int64_t count, std::size_t size) { return std::size_t(
 
 }  // namespace
 
-DeviceCall::DeviceCall(const MoeLayer& layer, std::int64_t tokens,
+DeviceCall::DeviceCall(std::span<const MoeLayer> layers, std::int64_t tokens,
                        std::span<const std::byte> hidden)
-    : layer_(layer),
+    : layers_(layers),
       tokens_(tokens),
-      experts_(experts_of(layer.problem())),
-      calls_(tokens <= 64 ? 24 : 4),
+      experts_(experts_of(layers.front().problem())),
+      calls_(std::max<std::int64_t>(tokens <= 64 ? 24 : 4, std::int64_t(layers.size()))),
       hidden_(hidden.size()),
       logits_(bytes_of(calls_ * tokens * experts_, sizeof(float))),
       token_ids_(bytes_of(calls_ * tokens, sizeof(std::int64_t))),
-      ids_(bytes_of(tokens * layer.problem().top_k(), sizeof(std::int32_t))),
+      ids_(bytes_of(tokens * layers.front().problem().top_k(), sizeof(std::int32_t))),
       out_(hidden.size()),
-      workspace_(layer.workspace_bytes(tokens)) {
+      workspace_(layers.front().workspace_bytes(tokens)) {
   hidden_.upload(hidden.data());
 }
 
@@ -39,7 +41,7 @@ ForwardArgs DeviceCall::args(std::int64_t i) {
   ForwardArgs f;
   f.tokens = tokens_;
   f.hidden = hidden_.data();
-  f.hidden_stride = f.out_stride = layer_.problem().hidden;
+  f.hidden_stride = f.out_stride = layers_.front().problem().hidden;
   f.logits = {static_cast<const float*>(logits_.data()) + i * tokens_ * experts_, tokens_, experts_,
               experts_};
   f.token_ids = static_cast<const std::int64_t*>(token_ids_.data()) + i * tokens_;
@@ -49,12 +51,25 @@ ForwardArgs DeviceCall::args(std::int64_t i) {
   return f;
 }
 
+void DeviceCall::enqueue() {
+  for (std::int64_t i = 0; i < calls_; ++i) layer_of(i).forward(args(i));
+}
+
 double DeviceCall::forward() {
-  if (!forwards_)
-    forwards_.emplace(stream_, [&] {
-      for (std::int64_t i = 0; i < calls_; ++i) layer_.forward(args(i));
-    });
+  if (!forwards_) forwards_.emplace(stream_, [&] { enqueue(); });
   return forwards_->run() / double(calls_);
+}
+
+double DeviceCall::eager() {
+  return eager_us(stream_, [&] { enqueue(); }) / double(calls_);
+}
+
+double DeviceCall::warm() {
+  if (!warm_)
+    warm_.emplace(stream_, [&] {
+      for (std::int64_t i = 0; i < calls_; ++i) layer_of(0).forward(args(0));
+    });
+  return warm_->run() / double(calls_);
 }
 
 double DeviceCall::route() {
@@ -63,17 +78,17 @@ double DeviceCall::route() {
       for (std::int64_t i = 0; i < calls_; ++i) {
         ForwardArgs f = args(i);
         f.logits = {};
-        layer::device_rank_route(layer_.impl(), f);
+        layer::device_rank_route(layer_of(i).impl(), f);
       }
     });
   return routes_->run() / double(calls_);
 }
 
-void DeviceCall::fetch(std::span<std::byte> out, std::span<std::int32_t> ids) {
+void DeviceCall::fetch(std::int64_t i, std::span<std::byte> out, std::span<std::int32_t> ids) {
   out_.upload(out.data());  // what the caller poisoned
-  ForwardArgs f = args(0);
+  ForwardArgs f = args(i);
   f.ids_out = static_cast<std::int32_t*>(ids_.data());
-  layer_.forward(f);
+  layer_of(i).forward(f);
   stream_.wait();
   out_.download(out.data());
   ids_.download(ids.data());

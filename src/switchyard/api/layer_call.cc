@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "switchyard/base/check.h"
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/tune/timer.h"
@@ -15,12 +16,13 @@ double layer_flops(const Problem& p, std::int64_t tokens) {
          double(tokens);
 }
 
-LayerCall::LayerCall(const MoeLayer& layer, const Traffic& traffic)
-    : layer_(&layer),
-      inputs_(layer.problem(), layer.impl().weights().router.vocab, traffic),
-      workspace_(layer::on_cuda(layer.impl()) ? 0 : layer.workspace_bytes(traffic.tokens)) {
-  if (layer::on_cuda(layer.impl()))
-    device_ = std::make_unique<DeviceCall>(layer, traffic.tokens, inputs_.typed());
+LayerCall::LayerCall(std::span<const MoeLayer> layers, const Traffic& traffic)
+    : layers_(layers),
+      layer_(&layers.front()),
+      inputs_(layer_->problem(), layer_->impl().weights().router.vocab, traffic),
+      workspace_(layer::on_cuda(layer_->impl()) ? 0 : layer_->workspace_bytes(traffic.tokens)) {
+  if (layer::on_cuda(layer_->impl()))
+    device_ = std::make_unique<DeviceCall>(layers, traffic.tokens, inputs_.typed());
 }
 
 void LayerCall::prepare(std::int64_t call) {
@@ -33,15 +35,31 @@ void LayerCall::prepare(std::int64_t call) {
 }
 
 double LayerCall::forward() {
-  if (device_ != nullptr) {
-    const double time = device_->forward();
-    device_->fetch(inputs_.out(), inputs_.ids());
-    return time;
-  }
+  if (device_ != nullptr) return device_->forward();
   const ForwardArgs f = inputs_.args(workspace_.bytes());
   const double start = tune::now_us();
   layer_->forward(f);
   return tune::now_us() - start;
+}
+
+double LayerCall::eager() {
+  ensure(device_ != nullptr, "LayerCall: eager() is of a layer on cuda");
+  return device_->eager();
+}
+
+double LayerCall::warm() {
+  ensure(device_ != nullptr, "LayerCall: warm() is of a layer on cuda");
+  return device_->warm();
+}
+
+void LayerCall::settle() {
+  if (device_ == nullptr) return;
+  std::int64_t sum = 0;
+  for (std::int64_t i = device_->calls() - 1; i >= 0; --i) {  // the first one's results stay
+    device_->fetch(i, inputs_.out(), inputs_.ids());
+    sum += count_distinct();
+  }
+  distinct_ = (sum + device_->calls() / 2) / device_->calls();
 }
 
 double LayerCall::route() {
@@ -55,11 +73,15 @@ double LayerCall::route() {
   return tune::now_us() - start;
 }
 
-std::int64_t LayerCall::distinct_experts() const {
+std::int64_t LayerCall::count_distinct() const {
   std::set<std::int32_t> distinct(inputs_.ids().begin(), inputs_.ids().end());
   distinct.erase(distinct.lower_bound(std::int32_t(layer_->problem().num_experts())),
                  distinct.end());
   return std::int64_t(distinct.size());
+}
+
+std::int64_t LayerCall::distinct_experts() const {
+  return device_ != nullptr ? distinct_ : count_distinct();
 }
 
 layer::Judgement LayerCall::check(std::int64_t& checked, bool& same_bits) const {

@@ -29,6 +29,7 @@ namespace {
 constexpr int kMinCalls = 5, kMaxCalls = 200;
 constexpr double kBudgetUs = 1.5e6;
 constexpr int kRoofSamples = 3;  // before the calls, and again after them
+constexpr int kDeviceSamples = 7;
 constexpr std::size_t kSmallest = std::size_t(64) << 20, kOwn = std::size_t(512) << 20;
 
 /// What the roof streams: the layer's own experts, or other memory where a cache might hold them.
@@ -65,7 +66,9 @@ class RoofAround {
 
   tune::Roof device_roof() const {
     const DeviceMemory& packed = *layer_.routed().device_packed;
-    return tune::measure_device_roof(packed.data(), packed.size());
+    tune::DeviceRoofMeter meter(packed.data(), packed.size());
+    meter.sample(kDeviceSamples);
+    return meter.taken().early(kDeviceSamples);
   }
 
   const layer::Layer& layer_;
@@ -82,6 +85,7 @@ void time_calls(LayerCall& call, const MoeLayer& layer, Measurement& m) {
   for (int i = 1; i <= kMaxCalls && (i <= kMinCalls || spent < kBudgetUs); ++i) {
     call.prepare(i);
     times.push_back(call.forward());
+    if (i <= kMinCalls) call.settle();
     distinct.push_back(double(call.distinct_experts()));
     spent += times.back();
   }
@@ -122,12 +126,13 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   m.budget = layer::budgets_of(layer.impl().routed().shape.quant).oracle;
   m.ok = true;
   if (o.tokens == 0) return m;
-  LayerCall call(layer, {o.tokens, o.routing, o.seed});
+  LayerCall call({&layer, 1}, {o.tokens, o.routing, o.seed});
   time_calls(call, layer, m);
   call.prepare(0);
   const bool counted = !layer::on_cuda(layer.impl());  // a forward on cuda counts nothing here
   if (counted) layer.take_expert_load();
   call.forward();
+  call.settle();
   if (counted) m.expert_tokens = layer.expert_load().choices;
   bool same_bits = false;
   const layer::Judgement j = call.check(m.checked_tokens, same_bits);

@@ -26,6 +26,8 @@ class DeviceMemory {
   void upload(const void* host);
   /// Copies `bytes` bytes from host memory to `offset`. Errors: InternalError past the end.
   void upload_part(const void* host, std::size_t offset, std::size_t bytes);
+  /// Copies all size() bytes of `other`, on the same device. Errors: InternalError for other sizes.
+  void copy_from(const DeviceMemory& other);
   /// Copies all size() bytes to host memory, after all work queued on the device so far.
   void download(void* host) const;
 

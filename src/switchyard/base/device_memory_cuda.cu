@@ -29,6 +29,14 @@ void DeviceMemory::upload_part(const void* host, std::size_t offset, std::size_t
   cuda_check(cudaStreamSynchronize(cudaStreamLegacy), "device memory: upload");
 }
 
+void DeviceMemory::copy_from(const DeviceMemory& other) {
+  ensure(other.bytes_ == bytes_, "device memory: a copy of ", other.bytes_, " bytes into ", bytes_);
+  if (bytes_ == 0) return;
+  cuda_check(cudaMemcpy(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice),
+             "device memory: copy");
+  cuda_check(cudaStreamSynchronize(cudaStreamLegacy), "device memory: copy");
+}
+
 void DeviceMemory::download(void* host) const {
   cuda_check(cudaDeviceSynchronize(), "device memory: wait for the device");
   if (bytes_ == 0) return;

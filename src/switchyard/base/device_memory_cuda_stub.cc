@@ -15,6 +15,7 @@ DeviceMemory::DeviceMemory(std::size_t) { refuse(); }
 DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::upload(const void*) { refuse(); }
 void DeviceMemory::upload_part(const void*, std::size_t, std::size_t) { refuse(); }
+void DeviceMemory::copy_from(const DeviceMemory&) { refuse(); }
 void DeviceMemory::download(void*) const { refuse(); }
 
 }  // namespace switchyard

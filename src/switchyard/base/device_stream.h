@@ -49,4 +49,11 @@ class DeviceGraph {
   void* end_ = nullptr;
 };
 
+/// The device's time from the first to the last of what `enqueue` puts on `stream`, launched one by
+/// one; waits for it.
+///
+/// Units:   microseconds.
+/// Errors:  DeviceError when the device refuses, or when the build has no CUDA.
+double eager_us(const DeviceStream& stream, const std::function<void()>& enqueue);
+
 }  // namespace switchyard

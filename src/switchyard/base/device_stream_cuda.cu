@@ -23,6 +23,19 @@ cudaGraph_t record(const DeviceStream& stream, const std::function<void()>& enqu
   return graph;
 }
 
+/// Owns the event that a time begins or ends with.
+class Event {
+ public:
+  Event() { cuda_check(cudaEventCreate(&event_), "event: creation"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 }  // namespace
 
 DeviceStream::DeviceStream() {
@@ -68,6 +81,17 @@ double DeviceGraph::run() {
   cuda_check(
       cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start_), static_cast<cudaEvent_t>(end_)),
       "graph: time");
+  return 1000.0 * double(ms);
+}
+
+double eager_us(const DeviceStream& stream, const std::function<void()>& enqueue) {
+  const Event start, end;
+  cuda_check(cudaEventRecord(start.get(), handle_of(stream)), "event: record");
+  enqueue();
+  cuda_check(cudaEventRecord(end.get(), handle_of(stream)), "event: record");
+  cuda_check(cudaEventSynchronize(end.get()), "event: wait");
+  float ms = 0;
+  cuda_check(cudaEventElapsedTime(&ms, start.get(), end.get()), "event: time");
   return 1000.0 * double(ms);
 }
 

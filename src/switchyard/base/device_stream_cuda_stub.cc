@@ -22,4 +22,6 @@ DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>
 DeviceGraph::~DeviceGraph() = default;
 double DeviceGraph::run() { refuse(); }
 
+double eager_us(const DeviceStream&, const std::function<void()>&) { refuse(); }
+
 }  // namespace switchyard

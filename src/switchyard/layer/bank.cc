@@ -134,11 +134,16 @@ HostBuffer copy_buffer(const HostBuffer& from, ThreadPool& pool) {
 }
 
 ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool) {
-  ensure(bank.device_packed == nullptr, "copy_bank: the bank lies on the GPU");
   ExpertBank out;
   out.shape = bank.shape;
   out.layout = bank.layout;
-  out.packed = copy_buffer(bank.packed, pool);
+  if (bank.device_packed == nullptr) {
+    out.packed = copy_buffer(bank.packed, pool);
+  } else {
+    reserve_device(out);
+    out.device_packed->copy_from(*bank.device_packed);
+  }
+  out.device_activation = bank.device_activation;  // never written after it was built
   out.scales = bank.scales;
   out.activation = bank.activation;
   return out;

@@ -14,7 +14,7 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
                       const checkpoint::ExpertSource& source, const Activation& activation,
                       const LayerOptions& options, bool& missing_scale);
 
-/// The same bank in memory of its own, copied by all threads of `pool`; for banks on the CPU.
+/// The same bank in memory of its own, copied by all threads of `pool` or by the GPU.
 ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool);
 
 /// The same bytes in a mapping of its own, copied by all threads of `pool`.

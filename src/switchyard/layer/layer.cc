@@ -116,8 +116,6 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
 }
 
 std::unique_ptr<Layer> Layer::copy() const {
-  require(!on_cuda(*this), "layer ", weights_.layer,
-          ": a layer on cuda cannot be copied yet; build another one");
   ThreadPool& pool = *options_.pool;
   const std::shared_lock<std::shared_mutex> reading = gate_.reading();
   std::unique_ptr<Layer> out(new Layer);
@@ -126,6 +124,7 @@ std::unique_ptr<Layer> Layer::copy() const {
   out->updates_ = std::make_shared<ExpertUpdates>(*updates_);
   out->weights_.expert = replaceable(source_, out->updates_);
   out->options_ = options_;
+  out->tables_ = tables_;
   out->routed_ = copy_bank(routed_, pool);
   if (shared_) out->shared_ = copy_bank(*shared_, pool);
   if (latent_)

@@ -105,8 +105,8 @@ class Layer {
   /// Packs every expert. Errors: UsageError for weights that contradict the problem or the leaf.
   Layer(checkpoint::LayerWeights weights, const LayerOptions& options);
   /// The same layer with packed weights in memory of its own, from the same thread pool; updates of
-  /// one leave the other as it is, loads are counted apart. Errors: UsageError for a layer on cuda,
-  /// or when the system refuses the memory.
+  /// one leave the other as it is, loads are counted apart; the router's tables on a GPU are
+  /// shared. Errors: UsageError when the system, DeviceError when the GPU refuses the memory.
   std::unique_ptr<Layer> copy() const;
 
   /// The complete problem, modes included.

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 namespace switchyard::resolve {
 
 /// What the CUDA runtime says of this machine.
 struct GpuFacts {
   bool built = false;  // was this library compiled with its CUDA twins?
   int num_gpus = 0;
-  int sm = 0;  // of device 0, e.g. 90; 0 without a GPU
+  int sm = 0;                                   // of device 0, e.g. 90; 0 without a GPU
+  std::int64_t l2_bytes = 0, memory_bytes = 0;  // of device 0
 };
 
 /// Asks the CUDA runtime; a build without CUDA answers that it has none. A machine without a GPU or
-/// a driver is no error. Only the probe calls this.
+/// a driver is no error. For the probe, and for benchmarks, which size what they read by it.
 GpuFacts probe_gpus();
 
 }  // namespace switchyard::resolve

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <functional>
-#include <optional>
-#include <vector>
+#include <cstdint>
 
 #include "switchyard/base/cuda_launch.h"
 #include "switchyard/base/device_memory.h"
 #include "switchyard/base/device_stream.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
 #include "switchyard/tune/device_roof.h"
-#include "switchyard/tune/timer.h"
 
 namespace switchyard::tune {
 namespace {
@@ -17,7 +13,7 @@ namespace {
 namespace sm90 = ops::sm90;
 
 constexpr unsigned kBlocks = 132 * 8, kReadThreads = 512, kMatrixBlocks = 132;
-constexpr int kAhead = 8, kRuns = 7;
+constexpr int kAhead = 8;
 constexpr int kTileA = 64 * 128, kTileB = 256 * 128;  // bytes of 64 bf16 columns
 constexpr int kRounds = 4096;
 
@@ -69,39 +65,70 @@ __global__ void __launch_bounds__(256, 1) matrix_kernel(float* sink) {
   if (sum == 0.123f) *sink = sum;
 }
 
-double median_us(const DeviceStream& stream, const std::function<void()>& enqueue) {
-  DeviceGraph graph(stream, enqueue);
-  graph.run();
-  std::vector<double> times;
-  for (int i = 0; i < kRuns; ++i) times.push_back(graph.run());
-  return percentile(times, 0.5);
+/// Random bits: memory of equal words is no memory as a layer has it.
+__global__ void __launch_bounds__(kReadThreads) fill_kernel(std::uint32_t* data, std::int64_t n) {
+  sm90::wait_for_previous_launch();
+  const std::int64_t step = std::int64_t(gridDim.x) * kReadThreads;
+  for (std::int64_t i = std::int64_t(blockIdx.x) * kReadThreads + threadIdx.x; i < n; i += step) {
+    std::uint32_t v = std::uint32_t(i) * 2654435761u;
+    v = (v ^ v >> 15) * 2246822519u;
+    data[i] = v ^ v >> 13;
+  }
 }
+
+constexpr std::size_t kLeast = std::size_t(512) << 20, kOwn = std::size_t(1) << 30;
+constexpr double kMatrixFlops = 2.0 * 2 * 64 * 256 * 64 * double(kRounds) * kMatrixBlocks;
 
 }  // namespace
 
-Roof measure_device_roof(const void* memory, std::size_t bytes) {
-  std::optional<DeviceMemory> own;
-  if (bytes < (std::size_t(512) << 20)) {
-    bytes = std::size_t(1) << 30;
-    own.emplace(bytes);
-    memory = own->data();
+/// Both loads, each recorded once.
+struct DeviceRoofMeter::Work {
+  Work(const void* memory, std::size_t bytes)
+      : own(bytes < kLeast ? kOwn : 0),
+        data(bytes < kLeast ? own.data() : memory),
+        size(bytes < kLeast ? kOwn : bytes),
+        read(stream, [&] { enqueue_read(); }),
+        matrix(stream, [&] { enqueue_matrix(); }) {
+    if (own.size() > 0) fill();
+    read.run();  // the first one is slow
+    matrix.run();
   }
-  const DeviceStream stream;
-  const DeviceMemory sink(64);
-  const std::int64_t count = std::int64_t(bytes / sizeof(uint4));
-  const double read = median_us(stream, [&] {
+
+  void fill() {
+    launch_overlapped("roof: launch", fill_kernel, {.blocks = kBlocks, .threads = kReadThreads},
+                      stream.get(), static_cast<std::uint32_t*>(own.data()),
+                      std::int64_t(own.size() / sizeof(std::uint32_t)));
+    stream.wait();
+  }
+  void enqueue_read() {
     launch_overlapped("roof: launch", read_kernel, {.blocks = kBlocks, .threads = kReadThreads},
-                      stream.get(), static_cast<const uint4*>(memory), count,
-                      static_cast<uint4*>(sink.data()));
-  });
-  const double matrix = median_us(stream, [&] {
+                      stream.get(), static_cast<const uint4*>(data),
+                      std::int64_t(size / sizeof(uint4)), static_cast<uint4*>(sink.data()));
+  }
+  void enqueue_matrix() {
     launch_overlapped(
         "roof: launch", matrix_kernel,
         {.blocks = kMatrixBlocks, .threads = 256, .shared_bytes = 1024 + 2 * kTileA + kTileB},
         stream.get(), static_cast<float*>(sink.data()));
-  });
-  const double flops = 2.0 * 2 * 64 * 256 * 64 * double(kRounds) * kMatrixBlocks;
-  return {double(bytes) / read * 1e-3, flops / matrix * 1e-3};
+  }
+
+  DeviceStream stream;
+  DeviceMemory sink{64}, own;
+  const void* data;
+  std::size_t size;
+  DeviceGraph read, matrix;
+};
+
+DeviceRoofMeter::DeviceRoofMeter() : DeviceRoofMeter(nullptr, 0) {}
+DeviceRoofMeter::DeviceRoofMeter(const void* memory, std::size_t bytes)
+    : work_(std::make_unique<Work>(memory, bytes)) {}
+DeviceRoofMeter::~DeviceRoofMeter() = default;
+
+void DeviceRoofMeter::sample(int count) {
+  for (int i = 0; i < count; ++i) {
+    const double read = work_->read.run(), matrix = work_->matrix.run();
+    taken_.add({double(work_->size) / read * 1e-3, kMatrixFlops / matrix * 1e-3});
+  }
 }
 
 }  // namespace switchyard::tune

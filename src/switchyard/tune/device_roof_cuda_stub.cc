@@ -3,9 +3,19 @@
 #include "switchyard/tune/device_roof.h"
 
 namespace switchyard::tune {
+namespace {
 
-Roof measure_device_roof(const void*, std::size_t) {
+[[noreturn]] void refuse() {
   throw DeviceError("roof: this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
 }
+
+}  // namespace
+
+struct DeviceRoofMeter::Work {};
+
+DeviceRoofMeter::DeviceRoofMeter() { refuse(); }
+DeviceRoofMeter::DeviceRoofMeter(const void*, std::size_t) { refuse(); }
+DeviceRoofMeter::~DeviceRoofMeter() = default;
+void DeviceRoofMeter::sample(int) { refuse(); }
 
 }  // namespace switchyard::tune

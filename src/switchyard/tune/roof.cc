@@ -80,17 +80,22 @@ RoofMeter::RoofMeter(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> me
 
 void RoofMeter::sample(int count) {
   for (int i = 0; i < count; ++i) {
-    read_.push_back(read_rate(pool_, widest_read(isa_), memory_));
-    dot_.push_back(dot_rate(pool_, widest_dot(isa_)));
+    const double read = read_rate(pool_, widest_read(isa_), memory_);
+    taken_.add({.gbps = read, .gflops = dot_rate(pool_, widest_dot(isa_))});
   }
 }
 
-Roof RoofMeter::roof() const {
+void RoofSamples::add(const Roof& sample) {
+  read_.push_back(sample.gbps);
+  dot_.push_back(sample.gflops);
+}
+
+Roof RoofSamples::high() const {
   constexpr double kHigh = 0.9;
   return {.gbps = percentile(read_, kHigh), .gflops = percentile(dot_, kHigh)};
 }
 
-Roof RoofMeter::early(int count) const {
+Roof RoofSamples::early(int count) const {
   const auto first = [&](const std::vector<double>& all) {
     return std::vector<double>(all.begin(),
                                all.begin() + std::min<std::int64_t>(count, ssize(all)));
@@ -98,7 +103,7 @@ Roof RoofMeter::early(int count) const {
   return {.gbps = percentile(first(read_), 0.5), .gflops = percentile(first(dot_), 0.5)};
 }
 
-Roof RoofMeter::late(int count) const {
+Roof RoofSamples::late(int count) const {
   const auto last = [&](const std::vector<double>& all) {
     return std::vector<double>(all.end() - std::min<std::int64_t>(count, ssize(all)), all.end());
   };

@@ -21,6 +21,24 @@ struct Roof {
   double gflops = 0;
 };
 
+/// The samples of a session, in the order in which they were taken.
+class RoofSamples {
+ public:
+  /// One more sample of both rates.
+  void add(const Roof& sample);
+  /// The 0.9 quantile of each rate. Errors: InternalError before the first sample.
+  Roof high() const;
+  /// The medians of the first and of the last `count` samples: their distance is the drift.
+  Roof early(int count) const;
+  /// As early().
+  Roof late(int count) const;
+  /// Samples taken.
+  int count() const { return int(read_.size()); }
+
+ private:
+  std::vector<double> read_, dot_;
+};
+
 /// The roof of a whole session: sampled before, between and after what is measured, because the
 /// rates of a shared machine move.
 ///
@@ -33,13 +51,11 @@ class RoofMeter {
   /// Takes `count` more samples of both rates.
   void sample(int count);
   /// The roof so far. Errors: InternalError before the first sample.
-  Roof roof() const;
-  /// The medians of the first and of the last `count` samples: their distance is the drift.
-  Roof early(int count) const;
-  /// As early().
-  Roof late(int count) const;
+  Roof roof() const { return taken_.high(); }
+  /// What was sampled so far.
+  const RoofSamples& taken() const { return taken_; }
   /// Samples taken.
-  int samples() const { return int(read_.size()); }
+  int samples() const { return taken_.count(); }
   /// Streams the memory once, which leaves nothing else in the caches.
   void flush();
 
@@ -47,7 +63,7 @@ class RoofMeter {
   ThreadPool& pool_;
   CpuIsa isa_;
   std::span<const std::byte> memory_;
-  std::vector<double> read_, dot_;
+  RoofSamples taken_;
 };
 
 /// Reads every 64-byte line of a range; returns a value that depends on all of it.
