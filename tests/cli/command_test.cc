@@ -461,10 +461,10 @@ TEST(Verify, CalibratesEachLayerOnItsOwnTokens) {
 
 TEST(ExitStatus, OneWhenNothingCanServe) {
   Finished done = run_command(
-      {"explain", "--preset", "tiny", "--format", "nvfp4", "--device", "cuda", "--sm", "90"});
+      {"explain", "--preset", "tiny", "--format", "nvfp4", "--device", "cuda", "--sm", "89"});
   EXPECT_EQ(done.status, 1);
   EXPECT_EQ(done.err, "");
-  EXPECT_THAT(done.out, HasSubstr("path_not_enabled"));
+  EXPECT_THAT(done.out, HasSubstr("sm_unsupported"));
   done = run_command({"explain", "--preset", "tiny", "--leaf", "nvfp4"});
   EXPECT_EQ(done.status, 1);
   EXPECT_THAT(done.out, HasSubstr("quant_unsupported"));

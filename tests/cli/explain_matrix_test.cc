@@ -73,14 +73,14 @@ TEST_P(Matrix, CudaLeavesServeWhereTheirKernelsAreBuilt) {
       options.device_pinned = true;
       options.deployment.device = Device::kCuda;
       options.sm = sm;
-      const bool built = format == "bf16", serves = built && sm == 90;
+      const bool serves = sm == 90;
       Json report = ask(options, serves);
       EXPECT_EQ(report["winner"], serves ? leaf_id("cuda", format) : "");
       EXPECT_EQ(report["selected_by"], serves ? "pinned" : "failed");
       EXPECT_EQ(report["deployment"]["env"]["sm"], sm);
       auto said = reasons(report);
       EXPECT_EQ(said.size(), kFormats.size() - (serves ? 1 : 0));
-      const std::string own = serves ? "" : built ? "sm_unsupported" : "path_not_enabled";
+      const std::string own = serves ? "" : "sm_unsupported";
       for (const std::string& other : kFormats)
         EXPECT_EQ(said[leaf_id("cuda", other)], other == format ? own : "quant_unsupported");
     }

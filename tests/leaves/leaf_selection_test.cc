@@ -201,15 +201,14 @@ TEST(Gate, CudaLeavesJudgeTheArchitecture) {
   }
 }
 
-TEST(Gate, TheCudaKernelsOfThisVersionReadBf16) {
-  const Leaf* leaf = find_leaf("none", Device::kCuda).leaf;
-  ASSERT_NE(leaf->ffn, nullptr);
-  Problem p = problem_of("none");
-  EXPECT_TRUE(leaf->can_implement(p, home_of(*leaf)).eligible());
-  p.dtype = Dtype::kFp16;
-  const Eligibility v = leaf->can_implement(p, home_of(*leaf));
-  EXPECT_EQ(v.reason(), Reject::kDtypeUnsupported);
-  EXPECT_THAT(v.detail(), testing::AllOf(HasSubstr("fp16"), HasSubstr("bf16")));
+TEST(Gate, TheCudaKernelsReadBothSixteenBitDtypes) {
+  for (const Leaf* leaf : all_leaves(Device::kCuda))
+    for (Dtype dtype : {Dtype::kBf16, Dtype::kFp16}) {
+      Problem p = problem_of(leaf->id.quant);
+      p.dtype = dtype;
+      EXPECT_TRUE(leaf->can_implement(p, home_of(*leaf)).eligible())
+          << leaf->id.str() << " " << to_string(dtype);
+    }
 }
 
 TEST(Gate, Fp32ExistsOnTheCpuOnly) {

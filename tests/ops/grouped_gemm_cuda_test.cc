@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/random.h"
+#include "switchyard/formats/fp8_block.h"
+#include "switchyard/formats/nvfp4.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/device.h"
@@ -20,10 +23,40 @@ using test::OnDevice;
 
 class GroupedGemmCuda : public test::NeedsGpu {};
 
+constexpr formats::WeightLayout kBf16Weights{.element = formats::Element::kBf16};
+
+/// How a case's matrices are stored.
+struct Stored {
+  const char* name = "bf16";
+  formats::WeightLayout weights = kBf16Weights;
+  bool block_inputs = false;  // one scale per 128 columns of a row
+};
+
+/// Every tile code, the blocks both ways.
+std::vector<Stored> all_stored() {
+  using formats::Element;
+  using formats::ScaleType;
+  formats::WeightLayout mxfp4{.element = Element::kE2m1, .scale = ScaleType::kE8m0};
+  mxfp4.block_cols = 32;
+  return {{},
+          {"fp8 channels", formats::kFp8ChannelLayout},
+          {"fp8 tensor", formats::kFp8TensorLayout},
+          {"fp8 blocks", formats::kFp8BlockLayout, true},
+          {"fp8 blocks, plain rows", formats::kFp8BlockLayout},
+          {"fp8 channels, block rows", formats::kFp8ChannelLayout, true},
+          {"mxfp4", mxfp4},
+          {"nvfp4", formats::kNvfp4Layout},
+          {"nvfp4 per 32", formats::kNvfp4WideLayout}};
+}
+
 /// Rows sorted by expert, with distinct weights for each expert, and FC2's end.
 struct GemmCase {
-  GemmCase(std::vector<std::int32_t> rows_of, std::int64_t rows_out, std::int64_t cols)
-      : counts(std::move(rows_of)), n(rows_out), k(cols), layout{.rows = n, .cols = k} {
+  GemmCase(std::vector<std::int32_t> rows_of, std::int64_t rows_out, std::int64_t cols,
+           const Stored& stored = {})
+      : counts(std::move(rows_of)),
+        n(rows_out),
+        k(cols),
+        layout{.rows = n, .cols = k, .code = tile_code(stored.weights, k, stored.block_inputs)} {
     std::int32_t next = 0;
     for (std::int32_t c : counts) {
       offsets.push_back(next);
@@ -35,12 +68,35 @@ struct GemmCase {
     for (std::int64_t i = 0; i < capacity * k; ++i)
       x.push_back(float_to_bf16(random.normal(std::uint64_t(i))));
     for (std::size_t e = 0; e < counts.size(); ++e) {
-      weights.push_back(test::make_matrix({.element = formats::Element::kBf16}, n, k, 100 + 7 * e));
-      std::vector<std::byte> one(layout.bytes());
-      pack_tiles(weights.back(), layout, RowPlace::kPlain, one);
-      packed.insert(packed.end(), one.begin(), one.end());
+      weights.push_back(test::make_matrix(stored.weights, n, k, 100 + 7 * e));
+      pack(e);
     }
+    if (!stored.block_inputs) return;
+    for (std::int64_t i = 0; i < (k + 127) / 128 * capacity; ++i)
+      block_scales.push_back(0.25f + random.uniform(std::uint64_t(1 << 30) + std::uint64_t(i)));
   }
+  /// Packs expert `e`, for the first time or anew.
+  void pack(std::size_t e) {
+    const std::size_t bytes = expert_bytes();
+    packed.resize(std::max(packed.size(), (e + 1) * bytes));
+    std::byte* at = packed.data() + e * bytes;
+    std::memset(at, 0, bytes);
+    pack_tiles(weights[e], layout, RowPlace::kPlain, {at, layout.bytes()});
+    std::vector<float> factors(layout.factor_bytes() / sizeof(float));
+    if (factors.empty()) return;
+    pack_factors(weights[e], layout, RowPlace::kPlain, factors);
+    std::memcpy(at + layout.bytes(), factors.data(), layout.factor_bytes());
+  }
+  /// Sum of the products' magnitudes: what rounding is relative to.
+  double magnitude(std::size_t e, std::int64_t row, std::int64_t col) const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < k; ++c)
+      sum += std::abs(
+          weights[e].value(col, c) * double(bf16_to_float(x[std::size_t(row * k + c)])) *
+          (block_scales.empty() ? 1 : block_scales[std::size_t(c / 128 * capacity + row)]));
+    return sum;
+  }
+  std::size_t expert_bytes() const { return layout.bytes() + layout.factor_bytes(); }
   std::int64_t stride() const { return (n + 3) / 4 * 4; }
 
   /// The rows as the kernel reads them; what lies between experts is NaN.
@@ -61,25 +117,36 @@ struct GemmCase {
     const OnDevice<std::byte> w(packed), rows_in(tiles());
     const OnDevice<std::int32_t> first(offsets), count(counts);
     const OnDevice<float> out(std::vector<float>(std::size_t(capacity * stride()), NAN));
+    const OnDevice<float> scales(block_scales);
     const DeviceStream stream;
-    gemm_rows_cuda({.weights = w.data(),
-                    .expert_stride = std::int64_t(layout.bytes()),
-                    .layout = layout,
-                    .x = {rows_in.data(), capacity},
-                    .offsets = first.data(),
-                    .counts = count.data(),
-                    .experts = std::int64_t(counts.size()),
-                    .max_tokens = max_tokens,
-                    .max_rows = rows},
-                   {.out = out.data(), .out_stride = stride(), .hidden = n}, stream.get(), tile);
+    gemm_rows_cuda(
+        {.weights = w.data(),
+         .expert_stride = std::int64_t(expert_bytes()),
+         .layout = layout,
+         .x = {rows_in.data(), capacity},
+         .block_scales = scales.data(),
+         .offsets = first.data(),
+         .counts = count.data(),
+         .experts = std::int64_t(counts.size()),
+         .max_tokens = max_tokens,
+         .max_rows = rows},
+        {.scales = {.factors = layout.factor_bytes() > 0 ? w.data() + layout.bytes() : nullptr},
+         .stride = std::int64_t(expert_bytes()),
+         .out = out.data(),
+         .out_stride = stride(),
+         .hidden = n},
+        stream.get(), tile);
     stream.wait();
     return out.get();
   }
   /// sum of products in double.
   double want(std::size_t e, std::int64_t row, std::int64_t col) const {
     double sum = 0;
-    for (std::int64_t c = 0; c < k; ++c)
-      sum += weights[e].value(col, c) * double(bf16_to_float(x[std::size_t(row * k + c)]));
+    for (std::int64_t c = 0; c < k; ++c) {
+      const double scale =
+          block_scales.empty() ? 1 : double(block_scales[std::size_t(c / 128 * capacity + row)]);
+      sum += weights[e].value(col, c) * double(bf16_to_float(x[std::size_t(row * k + c)])) * scale;
+    }
     return sum;
   }
 
@@ -89,6 +156,7 @@ struct GemmCase {
   std::vector<std::uint16_t> x;
   std::vector<formats::Matrix> weights;
   std::vector<std::byte> packed;
+  std::vector<float> block_scales;
 };
 
 /// rel L2 to the double result over some rows; `shift` compares with another expert's weights.
@@ -121,9 +189,10 @@ std::int64_t differing(const GemmCase& c, const std::vector<float>& a,
 
 constexpr double kBudget = 1e-5;  // rule: a GEMM on bf16 tensor cores fed its own input
 
-TEST_F(GroupedGemmCuda, EveryTierMatchesOracleWithTheSameBits) {
-  for (const auto& [n, k] : {std::pair{64, 64}, {200, 160}, {129, 2048}, {72, 24}}) {
-    const GemmCase c({0, 1, 70, 0, 300, 9, 257, 31, 5}, n, k);
+void expect_tiers_agree(const Stored& stored) {
+  for (const auto& [n, k] : {std::pair{64, 64}, {200, 160}, {129, 1024}, {72, 24}}) {
+    SCOPED_TRACE(stored.name);
+    const GemmCase c({0, 1, 70, 0, 300, 9, 257, 31, 5}, n, k, stored);
     const std::vector<float> first = c.run(kTokenTiles[0]);
     EXPECT_LE(error_of(c, first), kBudget) << n << " " << k;
     EXPECT_GT(error_of(c, first, 1), 0.5) << "the control: the next expert's weights";
@@ -135,6 +204,45 @@ TEST_F(GroupedGemmCuda, EveryTierMatchesOracleWithTheSameBits) {
       EXPECT_LE(error_of(c, got), kBudget) << "tier " << tile << ": " << n << " x " << k;
       EXPECT_EQ(differing(c, got, first), 0) << "tier " << tile << ": " << n << " x " << k;
     }
+  }
+}
+
+TEST_F(GroupedGemmCuda, EveryTierMatchesOracleWithTheSameBits) {
+  for (const Stored& stored : all_stored()) expect_tiers_agree(stored);
+}
+
+// Scale codes of both ends of their ranges, and a NaN, which takes its row and no other.
+TEST_F(GroupedGemmCuda, ScalesOfAllSizesAndNan) {
+  for (const Stored& stored : all_stored()) {
+    SCOPED_TRACE(stored.name);
+    if (stored.weights.element == formats::Element::kBf16) continue;
+    GemmCase c({3, 20}, 64, 128, stored);
+    formats::Matrix m = c.weights[1];
+    std::vector<std::byte> codes(m.codes.begin(), m.codes.end());
+    std::vector<std::byte> scales(m.scales.begin(), m.scales.end());
+    const bool mx = stored.weights.scale == formats::ScaleType::kE8m0;
+    for (std::size_t i = 0; mx && i < scales.size(); ++i)
+      scales[i] = std::byte(i / 4 % 3 == 0 ? 150 + i % 4 : i / 4 % 3 == 1 ? 60 - i % 4 : 127);
+    for (std::size_t i = 0; stored.weights.scale == formats::ScaleType::kE4m3 && i < scales.size();
+         ++i)
+      scales[i] = std::byte(i % 5 == 0 ? 0x7e : i % 5 == 1 ? 1 : i % 5 == 2 ? 0 : 0x38);
+    constexpr std::int64_t kNanRow = 13;
+    const bool nan = stored.weights.element == formats::Element::kE4m3;
+    if (nan) codes[kNanRow * 128 + 77] = std::byte(0xff);
+    m.codes = codes, m.scales = scales;
+    c.weights[1] = m;
+    c.pack(1);
+    const std::vector<float> got = c.run(0);
+    for (std::int64_t col = 0; col < c.n; ++col)
+      for (std::int64_t row = c.offsets[1]; row < c.offsets[1] + 20; ++row) {
+        const float v = got[std::size_t(row * c.stride() + col)];
+        if (nan && col == kNanRow) {
+          EXPECT_TRUE(std::isnan(v));
+          continue;
+        }
+        const double want = c.want(1, row, col), size = c.magnitude(1, row, col);
+        EXPECT_LE(std::abs(double(v) - want), 1e-5 * size) << col << " of " << row;
+      }
   }
 }
 
@@ -192,7 +300,7 @@ void expect_sorted(const SortCase& c) {
                         .x_stride = c.stride,
                         .hidden = c.hidden,
                         .weights = c.weigh ? weights.data() : nullptr,
-                        .out = tiles},
+                        .out = {.tiles = tiles}},
                        stream.get());
   stream.wait();
   std::vector<std::byte> rows = out.get();

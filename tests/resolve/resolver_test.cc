@@ -93,21 +93,21 @@ TEST_F(Resolver, APinnedLeafOfAnotherFormatFailsWithExactlyThat) {
 // The same question: a preference degrades and says so, a pin does not.
 TEST_F(Resolver, APreferenceDegradesWhereAPinFails) {
   Problem p = problem_of("nvfp4");
-  Deployment d = deployment_on(Device::kCpu, gpu_environment(90));
+  Deployment d = deployment_on(Device::kCpu, gpu_environment(89));
   Report preferred = resolve(p, d, {.prefer = "TRTLLM"});
   EXPECT_EQ(preferred.winner, kCpuNvfp4);
   EXPECT_EQ(preferred.selected_by, SelectedBy::kDefault);
   EXPECT_TRUE(preferred.degraded);
   EXPECT_EQ(preferred.degraded_from, kCudaNvfp4) << "the leaf whose format matched";
   ASSERT_EQ(heard_.size(), 1u);
-  EXPECT_THAT(heard_[0], testing::AllOf(HasSubstr("TRTLLM"), HasSubstr("path_not_enabled"),
+  EXPECT_THAT(heard_[0], testing::AllOf(HasSubstr("TRTLLM"), HasSubstr("sm_unsupported"),
                                         HasSubstr(kCpuNvfp4)));
   EXPECT_THAT(preferred.warnings, ElementsAre(heard_[0]));
 
   Report pinned = resolve(p, d, {.device = Device::kCuda});
   EXPECT_EQ(pinned.winner, "");
   EXPECT_EQ(pinned.selected_by, SelectedBy::kFailed);
-  EXPECT_EQ(rejection_of(pinned, kCudaNvfp4)->reason, Reject::kPathNotEnabled);
+  EXPECT_EQ(rejection_of(pinned, kCudaNvfp4)->reason, Reject::kSmUnsupported);
   EXPECT_EQ(heard_.size(), 1u) << "a failed pin is no substitution";
 }
 
@@ -204,7 +204,7 @@ TEST_F(Resolver, OffTheMachineAPinFailsWithTheMissingPart) {
   Report r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu, bare), {.leaf = kCudaNvfp4});
   EXPECT_THAT(reasons(r), ElementsAre(Reject::kDepMissing));
   r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu), {.leaf = kCudaNvfp4});
-  EXPECT_THAT(reasons(r), ElementsAre(Reject::kPathNotEnabled));
+  EXPECT_THAT(reasons(r), ElementsAre(Reject::kSmUnsupported));
 }
 
 TEST_F(Resolver, RetiredWordsAreDeprecatedAndDegrade) {
@@ -308,7 +308,7 @@ TEST_F(Resolver, TextNamesWinnerHowAndEveryRejection) {
 }
 
 TEST_F(Resolver, AFailureIsOneLineThatNamesTheMatchingLeafFirst) {
-  Report r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu, gpu_environment(90)),
+  Report r = resolve(problem_of("nvfp4"), deployment_on(Device::kCpu, gpu_environment(89)),
                      {.device = Device::kCuda});
   std::string text = usage_error_of([&] { make_plan(r); });
   EXPECT_THAT(text, HasSubstr("no leaf can serve format nvfp4: " + kCudaNvfp4));

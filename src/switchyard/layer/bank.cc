@@ -153,9 +153,14 @@ void set_static_scales(ExpertBank& bank, StaticScales scales) {
   ensure(std::int64_t(scales.fc2.size()) == bank.shape.experts, "static scales for ",
          scales.fc2.size(), " experts, the bank holds ", bank.shape.experts);
   constexpr std::size_t kFc2Scale = 3 * sizeof(float);  // behind the three alphas
-  for (std::size_t e = 0; e < scales.fc2.size(); ++e)
-    std::memcpy(bank.packed.data() + e * bank.layout.bytes + bank.layout.floats + kFc2Scale,
-                &scales.fc2[e], sizeof(float));
+  for (std::size_t e = 0; e < scales.fc2.size(); ++e) {
+    const std::size_t at = e * bank.layout.bytes + bank.layout.floats + kFc2Scale;
+    if (bank.device_packed != nullptr) {
+      bank.device_packed->upload_part(&scales.fc2[e], at, sizeof(float));
+    } else {
+      std::memcpy(bank.packed.data() + at, &scales.fc2[e], sizeof(float));
+    }
+  }
   bank.scales = std::move(scales);
 }
 

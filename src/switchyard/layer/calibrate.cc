@@ -5,9 +5,12 @@
 #include <cmath>
 
 #include "switchyard/base/check.h"
+#include "switchyard/layer/bank.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/latent.h"
 #include "switchyard/layer/packed_source.h"
 #include "switchyard/layer/token_routing.h"
+#include "switchyard/leaves/registry.h"
 
 namespace switchyard::layer {
 namespace {
@@ -58,12 +61,36 @@ struct Block {
   }
 };
 
+/// What runs in f32 mode, which exists on the CPU only: a layer's own experts, or for a layer on
+/// cuda the same ones packed here for as long as the calibration takes.
+class HostExperts {
+ public:
+  explicit HostExperts(const Layer& layer) : bank_(&layer.routed()), leaf_(layer.options().leaf) {
+    if (!on_cuda(layer)) return;
+    leaf_ = leaves::find_leaf(leaf_->id.quant, Device::kCpu).leaf;
+    LayerOptions options = layer.options();
+    options.leaf = leaf_;
+    options.progress = nullptr;
+    bool missing = false;
+    own_ = build_bank(bank_->shape, *leaf_, packed_source(layer.weights(), options),
+                      layer.problem().activation, options, missing);
+    bank_ = &own_;
+  }
+  const ExpertBank& bank() const { return *bank_; }
+  const ops::ExpertFfn& ffn() const { return *leaf_->ffn; }
+
+ private:
+  ExpertBank own_;
+  const ExpertBank* bank_;
+  const leaves::Leaf* leaf_;
+};
+
 /// One block of tokens through routing and the experts in f32 mode.
-void run_block(const Layer& layer, const Block& block, HostBuffer& workspace,
-               CalibrationAmax& amax) {
+void run_block(const Layer& layer, const HostExperts& experts, const Block& block,
+               HostBuffer& workspace, CalibrationAmax& amax) {
   const ForwardArgs& a = block.args;
   const Problem& p = layer.problem();
-  const ExpertBank& bank = layer.routed();
+  const ExpertBank& bank = experts.bank();
   ops::FfnShape shape = bank.shape;
   shape.quant = formats::ActivationQuant::kF32;
   std::vector<std::int32_t> ids(std::size_t(a.tokens * shape.top_k), -1);
@@ -99,15 +126,15 @@ void run_block(const Layer& layer, const Block& block, HostBuffer& workspace,
   f.pool = layer.options().pool.get();
   f.isa = layer.options().isa;
   f.workspace = workspace.bytes();
-  layer.options().leaf->ffn->forward(f);
+  experts.ffn().forward(f);
   note_input(shape, a.tokens, x, weights, amax);
   note_inter(shape, ids, inter, amax);
 }
 
-std::size_t calibration_bytes(const Layer& layer, const ops::FfnShape& shape, std::int64_t tokens) {
+std::size_t calibration_bytes(const Layer& layer, const HostExperts& experts,
+                              const ops::FfnShape& shape, std::int64_t tokens) {
   const int threads = layer.options().pool->size();
-  std::size_t bytes =
-      layer.options().leaf->ffn->workspace_bytes(shape, layer.routed().layout, tokens, threads);
+  std::size_t bytes = experts.ffn().workspace_bytes(shape, experts.bank().layout, tokens, threads);
   if (const LatentBank* latent = layer.latent()) {
     ops::ProjectionShape exact = latent->down_shape;
     exact.rounds = false;
@@ -139,7 +166,8 @@ CalibrationAmax calibration_amax(const Layer& layer, std::int64_t tokens, const 
   require(tokens > 0, "calibrate: no tokens are given");
   ops::FfnShape shape = layer.routed().shape;
   shape.quant = formats::ActivationQuant::kF32;
-  HostBuffer workspace(calibration_bytes(layer, shape, std::min(tokens, kBlockTokens)));
+  const HostExperts experts(layer);
+  HostBuffer workspace(calibration_bytes(layer, experts, shape, std::min(tokens, kBlockTokens)));
   CalibrationAmax amax{0, std::vector<float>(std::size_t(shape.experts), -1.0f)};
   for (std::int64_t t = 0; t < tokens; t += kBlockTokens) {
     ForwardArgs a;
@@ -147,7 +175,7 @@ CalibrationAmax calibration_amax(const Layer& layer, std::int64_t tokens, const 
     a.hidden = hidden + t * layer.problem().hidden;
     a.hidden_stride = layer.problem().hidden;
     a.token_ids = token_ids != nullptr ? token_ids + t : nullptr;
-    run_block(layer, {t, a, packed}, workspace, amax);
+    run_block(layer, experts, {t, a, packed}, workspace, amax);
   }
   return amax;
 }

@@ -63,6 +63,7 @@ ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardA
   f.shape = &bank.shape;
   f.layout = &bank.layout;
   f.packed = data_of<std::byte>(bank.device_packed);
+  f.fc1_input_scale = bank.scales.fc1;
   f.activation = data_of<ActivationParams>(bank.device_activation);
   f.tokens = a.tokens;
   f.x_dtype = layer.options().dtype;
@@ -76,6 +77,7 @@ ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardA
 void run_device_shared(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   const std::int64_t hidden = layer.problem().hidden;
   ops::shared_gate_cuda({.x = static_cast<const std::uint16_t*>(a.hidden),
+                         .dtype = layer.options().dtype,
                          .x_stride = a.hidden_stride,
                          .tokens = a.tokens,
                          .hidden = hidden,
@@ -89,6 +91,9 @@ void run_device_shared(const Layer& layer, const ForwardArgs& a, const DevicePar
   f.out_dtype = Dtype::kF32;
   f.out = parts.shared_out.data();
   f.out_stride = hidden;
+  StageCapture capture;
+  if (a.capture != nullptr) capture.inter = a.capture->shared_inter;
+  if (capture.inter != nullptr) f.capture = &capture;
   layer.options().shared_leaf->ffn->forward(f);
 }
 
@@ -146,6 +151,7 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& par
   f.ids = parts.ids.data();
   f.weights = parts.weights.data();
   f.factor = factor;
+  f.capture = a.capture;
   if (a.unfinalised != nullptr) {
     f.rows = a.unfinalised->rows;
     f.rows_dtype = layer.options().dtype;
@@ -206,7 +212,8 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
   require(a.stream.handle != nullptr,
           "forward: a layer on cuda runs on its caller's stream, and this call has none; pass one");
-  require(a.capture == nullptr, "forward: a stage capture exists on the cpu only");
+  require(a.capture == nullptr || (a.capture->gate == nullptr && a.capture->up == nullptr),
+          "forward: a stage capture of FC1's own output exists on the cpu only");
   require(layer.shared() == nullptr || a.unfinalised == nullptr,
           "forward: an unfinalised output beside a shared expert is not built on cuda yet");
   write_trace(layer, a);

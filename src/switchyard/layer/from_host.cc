@@ -54,6 +54,12 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
   const Mirror counts(host.expert_counts, experts * 8);
   const Unfinalised none{};
   const Unfinalised& u = host.unfinalised != nullptr ? *host.unfinalised : none;
+  const StageCapture wanted = host.capture != nullptr ? *host.capture : StageCapture{};
+  const ops::FfnShape& shape = layer.routed().shape;
+  const Mirror inter(wanted.inter, t * shape.top_k * shape.inter * 8);
+  const Mirror shared_inter(wanted.shared_inter, layer.shared() != nullptr
+                                                     ? t * layer.shared()->shape.inter * 8
+                                                     : std::int64_t(0));
   const Mirror rows(u.rows, choices * p.hidden * size);
   const Mirror row_weights(u.weights, choices * 4), row_index(u.index, choices * 4);
   const std::vector<std::byte> poison(layer.workspace_bytes(t), std::byte(0xff));
@@ -72,6 +78,10 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
   a.weights_out = weights_out.as<float>();
   a.expert_counts = counts.as<std::int64_t>();
   if (host.unfinalised != nullptr) a.unfinalised = &device;
+  StageCapture capture = wanted;
+  capture.inter = inter.as<double>();
+  capture.shared_inter = shared_inter.as<double>();
+  if (host.capture != nullptr) a.capture = &capture;
   a.stream = stream.get();
   a.workspace = {workspace.as<std::byte>(), poison.size()};
   layer.forward(a);
@@ -80,6 +90,8 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
   ids_out.fetch(host.ids_out);
   weights_out.fetch(host.weights_out);
   counts.fetch(host.expert_counts);
+  inter.fetch(wanted.inter);
+  shared_inter.fetch(wanted.shared_inter);
   if (host.unfinalised == nullptr) return;
   rows.fetch(u.rows);
   row_weights.fetch(u.weights);

@@ -63,7 +63,6 @@ LeafRun run_leaf(const Layer& layer, const JudgeArgs& a) {
   f.capture = &capture;
   f.workspace = workspace.bytes();
   if (on_cuda(layer)) {
-    f.capture = nullptr;  // a leaf that requantises nothing has no codes to judge
     forward_from_host(layer, f);
   } else {
     single_rank_forward(layer, f);  // judge() holds the gate
@@ -185,8 +184,6 @@ bool Judgement::ok(const Budgets& b) const {
 }
 
 Judgement judge(const Layer& layer, const JudgeArgs& a) {
-  ensure(!on_cuda(layer) || !requantises(layer.routed().shape.quant),
-         "judge: a requantising leaf on cuda needs its stage capture");
   const std::int64_t hidden = layer.problem().hidden;
   const auto reading = layer.reading();  // the leaf and the oracle must see the same weights
   const LeafRun run = run_leaf(layer, a);

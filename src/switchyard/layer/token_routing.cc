@@ -3,6 +3,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/loader.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 
@@ -60,7 +61,7 @@ void check_routing_args(const Layer& layer, const ForwardArgs& a) {
           "neither");
   require(layer.problem().routing.choice != ChoiceRule::kCaller || ids,
           "forward: this layer's routing is the caller's, so ids and weights must be given");
-  if (ids) check_caller_ids(layer, a);
+  if (ids && !on_cuda(layer)) check_caller_ids(layer, a);  // the device's own skip what is outside
 }
 
 void route_tokens(const Layer& layer, const ForwardArgs& a, Dtype hidden_dtype,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/leaves/gate.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -16,7 +17,7 @@ constexpr FormatSpec kSpec{
                 .block_cols = 0},
     .activation = formats::ActivationQuant::kFp8Token,
     .cpu_ffn = &ops::kPanelFfnCpu,
-    .cuda_ffn = nullptr,
+    .cuda_ffn = &ops::kTileFfnCuda,
 };
 
 }  // namespace

@@ -38,17 +38,17 @@ Eligibility require_arch(const FormatSpec& spec, const Deployment& d) {
 }
 
 /// What the kernels are limited to, where there are any.
-Eligibility require_built_for(const Problem& p, const Deployment& d) {
+Eligibility require_built_for(const Deployment& d) {
   if (d.env.sm != kCudaArch)
     return Eligibility::no(
         Reject::kSmUnsupported,
         cat("the GPU is sm ", d.env.sm, ", the kernels of this binary are built for sm ", kCudaArch,
             " only"));
-  return require_dtype(p, {Dtype::kBf16});
+  return Eligibility::yes();
 }
 
-Eligibility require_kernels(const FormatSpec& spec, const Problem& p, const Deployment& d) {
-  if (spec.cuda_ffn != nullptr) return require_built_for(p, d);
+Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
+  if (spec.cuda_ffn != nullptr) return require_built_for(d);
   return Eligibility::no(Reject::kPathNotEnabled,
                          cat("no CUDA kernels of ", show_format(spec.format),
                              " are built in this version, for any GPU; use the cpu leaf"));
@@ -65,8 +65,7 @@ Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment
   return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
                        require_dep(d, "cuda"), require_arch(spec, d),
                        require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
-                       require_shapes(spec, p, d), require_no_latent(p),
-                       require_kernels(spec, p, d)});
+                       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, d)});
 }
 
 }  // namespace switchyard::leaves

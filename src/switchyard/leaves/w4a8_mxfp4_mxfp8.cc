@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/leaves/gate.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -14,7 +15,7 @@ constexpr FormatSpec kSpec{
                 .block_cols = 32},
     .activation = formats::ActivationQuant::kMxfp8,
     .cpu_ffn = &ops::kPanelFfnCpu,
-    .cuda_ffn = nullptr,
+    .cuda_ffn = &ops::kTileFfnCuda,
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "switchyard/base/device.h"
 #include "switchyard/base/dtype.h"
+#include "switchyard/formats/matrix.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 
 /// The stages of the CUDA twin around its two GEMMs. All arrays are device memory. Errors of all:
@@ -29,20 +30,70 @@ struct DeviceSort {
   std::int32_t* sorted_of = nullptr;
 };
 
-/// Copies the tokens of the sorted rows to where the GEMM reads them: padded with 0 to whole tiles,
-/// times the routing weight where that stands on the input (one fp32 product, one rounding).
+/// Where quantised rows go.
 ///
-/// Shapes:  x [tokens, hidden] bf16; weights [tokens * top_k], or null for a plain copy.
+/// Shapes:  tiles: the values, columns up to whole tiles become 0; token_scales [capacity]: written
+/// by
+///          the kinds that have one scale per row, static ones included, else not read;
+///          block_scales [ceil(cols / 128)][capacity]: of the two 1 x 128 kinds. Null where the
+///          kind has none.
+struct DeviceRows {
+  RowTiles tiles;
+  float* token_scales = nullptr;
+  float* block_scales = nullptr;
+};
+
+/// Copies the tokens of the sorted rows to where the GEMM reads them, quantised: padded with 0 to
+/// whole tiles, times the routing weight where that stands on the input (one fp32 product).
+///
+/// Shapes:  x [tokens, hidden] of dtype bf16 or fp16; weights [tokens * top_k], or null for a plain
+///          copy. static_scale is read by static quantisers.
 struct DeviceGather {
   const std::uint16_t* x = nullptr;
+  Dtype dtype = Dtype::kBf16;
   std::int64_t x_stride = 0;
   std::int64_t hidden = 0;
   const float* weights = nullptr;
-  RowTiles out;
+  formats::ActivationQuant quant = formats::ActivationQuant::kNone;
+  float static_scale = 1;
+  DeviceRows out;
 };
 
 /// Enqueues both: one launch for few tokens, two for many.
 void sort_and_gather_cuda(const DeviceSort& sort, const DeviceGather& gather, Stream stream);
+
+/// Quantises FC1's fp32 rows for FC2, for ends_in_rows().
+///
+/// Shapes:  rows [*, stride] fp32, sorted; offsets, source as DeviceSort writes them.
+struct DeviceQuantize {
+  const float* rows = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t cols = 0;
+  const std::int32_t* end = nullptr;  // behind the last sorted row
+  const std::int32_t* source = nullptr;
+  formats::ActivationQuant quant = formats::ActivationQuant::kNone;
+  DeviceRows out;
+};
+/// Enqueues the quantiser.
+void quantize_rows_cuda(const DeviceQuantize& args, Stream stream);
+
+/// Decodes FC2's input into (token, choice) order: what StageCapture::inter wants.
+///
+/// Shapes:  rows as the quantiser left them; static_scale: expert e's fp32 at + e * stride bytes,
+/// or
+///          null; out [choices, cols] double, rows of skipped choices stay as they were.
+struct DeviceCapture {
+  DeviceRows rows;
+  const std::byte* static_scale = nullptr;
+  std::int64_t stride = 0;
+  const std::int32_t* sorted_of = nullptr;
+  const std::int32_t* ids = nullptr;
+  std::int64_t choices = 0;
+  std::int64_t cols = 0;
+  double* out = nullptr;
+};
+/// Enqueues the copy; for judges.
+void capture_rows_cuda(const DeviceCapture& args, Stream stream);
 
 /// out[t] = round(factor * sum_j w[t, j] * rows[sorted_of[t, j]] + addend[t]), fp32 inside, in
 /// choice order; unscaled choices join after the factor, zero experts return the token.
@@ -64,6 +115,7 @@ struct DeviceFinalize {
   bool weight_on_input = false;
   float factor = 1;
   const std::uint16_t* x = nullptr;
+  Dtype x_dtype = Dtype::kBf16;
   std::int64_t x_stride = 0;
   const float* addend = nullptr;
   Dtype out_dtype = Dtype::kBf16;
@@ -78,10 +130,11 @@ void write_rows_cuda(const DeviceFinalize& args, Stream stream);
 
 /// The shared expert's weight per token: sigmoid(x . gate), 1 where `gate` is null.
 ///
-/// Shapes:  x [tokens, hidden] bf16; gate [hidden] or null; ids [tokens] become 0; weights
+/// Shapes:  x [tokens, hidden] of dtype; gate [hidden] or null; ids [tokens] become 0; weights
 /// [tokens].
 struct DeviceSharedGate {
   const std::uint16_t* x = nullptr;
+  Dtype dtype = Dtype::kBf16;
   std::int64_t x_stride = 0;
   std::int64_t tokens = 0;
   std::int64_t hidden = 0;

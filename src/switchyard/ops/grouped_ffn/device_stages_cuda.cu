@@ -24,10 +24,18 @@ struct Columns {
   }
 };
 
+__device__ float element(Dtype dtype, std::uint16_t bits) {
+  return dtype == Dtype::kFp16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+__device__ std::uint32_t rounded(Dtype dtype, float v) {
+  return dtype == Dtype::kFp16 ? float_to_fp16(v) : float_to_bf16(v);
+}
+
 __device__ float4 token_columns(const DeviceFinalize& a, std::int64_t t, std::int64_t col) {
   float v[4] = {0, 0, 0, 0};
   for (int i = 0; i < 4; ++i)
-    if (col + i < a.hidden) v[i] = bf16_to_float(a.x[t * a.x_stride + col + i]);
+    if (col + i < a.hidden) v[i] = element(a.x_dtype, a.x[t * a.x_stride + col + i]);
   return {v[0], v[1], v[2], v[3]};
 }
 
@@ -41,13 +49,13 @@ __device__ void store_columns(const DeviceFinalize& a, std::int64_t at, std::int
   auto* out = static_cast<std::uint16_t*>(a.out) + at;
   const bool whole = valid >= 4 && reinterpret_cast<std::uintptr_t>(out) % 8 == 0;
   if (whole) {
-    const std::uint32_t low = float_to_bf16(v[0]) | std::uint32_t(float_to_bf16(v[1])) << 16;
-    const std::uint32_t high = float_to_bf16(v[2]) | std::uint32_t(float_to_bf16(v[3])) << 16;
+    const std::uint32_t low = rounded(a.out_dtype, v[0]) | rounded(a.out_dtype, v[1]) << 16;
+    const std::uint32_t high = rounded(a.out_dtype, v[2]) | rounded(a.out_dtype, v[3]) << 16;
     *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
     return;
   }
   for (int i = 0; i < 4; ++i)
-    if (i < valid) out[i] = float_to_bf16(v[i]);
+    if (i < valid) out[i] = std::uint16_t(rounded(a.out_dtype, v[i]));
 }
 
 /// Loads of up to this many choices are in flight before the first is added.
@@ -117,7 +125,7 @@ __global__ void __launch_bounds__(32) shared_gate_kernel(const DeviceSharedGate 
   float z = 0;
   if (a.gate)
     for (std::int64_t c = threadIdx.x; c < a.hidden; c += 32)
-      z += bf16_to_float(a.x[t * a.x_stride + c]) * a.gate[c];
+      z += element(a.dtype, a.x[t * a.x_stride + c]) * a.gate[c];
   for (int half = 16; half > 0; half /= 2) z += __shfl_down_sync(~0u, z, half);
   if (threadIdx.x != 0) return;
   a.ids[t] = 0;

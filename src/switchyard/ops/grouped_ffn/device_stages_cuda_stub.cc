@@ -12,6 +12,8 @@ namespace {
 }  // namespace
 
 void sort_and_gather_cuda(const DeviceSort&, const DeviceGather&, Stream) { refuse(); }
+void quantize_rows_cuda(const DeviceQuantize&, Stream) { refuse(); }
+void capture_rows_cuda(const DeviceCapture&, Stream) { refuse(); }
 void finalize_cuda(const DeviceFinalize&, Stream) { refuse(); }
 void write_rows_cuda(const DeviceFinalize&, Stream) { refuse(); }
 void shared_gate_cuda(const DeviceSharedGate&, Stream) { refuse(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/base/check.h"
 #include "switchyard/base/cuda_launch.h"
-#include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_ffn/quantize_row_sm90.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
 
 namespace switchyard::ops {
@@ -14,41 +14,8 @@ constexpr std::int64_t kFewRows = 512;
 constexpr std::int64_t kGatherTokens = 64;
 constexpr int kGatherWarps = 8;
 
-__device__ int lane_of() { return threadIdx.x % 32; }
-
-/// Eight columns of a row, 16 bytes.
-__device__ uint4 load_group(const DeviceGather& g, const std::uint16_t* x, std::int64_t col,
-                            bool aligned) {
-  if (aligned && col + 8 <= g.hidden) return *reinterpret_cast<const uint4*>(x + col);
-  std::uint32_t v[4];
-  for (int i = 0; i < 4; ++i) {
-    const std::int64_t c = col + 2 * i;
-    v[i] = (c < g.hidden ? x[c] : 0u) | (c + 1 < g.hidden ? x[c + 1] : 0u) << 16;
-  }
-  return {v[0], v[1], v[2], v[3]};
-}
-
-__device__ std::uint32_t weigh_pair(std::uint32_t pair, float weight) {
-  const float low = bf16_to_float(std::uint16_t(pair)), high = bf16_to_float(pair >> 16);
-  return float_to_bf16(low * weight) | std::uint32_t(float_to_bf16(high * weight)) << 16;
-}
-
-/// One warp copies one sorted row.
-__device__ void gather_row(const DeviceGather& g, std::int64_t top_k, std::int64_t row,
-                           std::int32_t choice) {
-  const std::uint16_t* x = g.x + choice / top_k * g.x_stride;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
-  const std::int64_t groups = (g.hidden + kTileCols - 1) / kTileCols * 8;
-#pragma unroll 4
-  for (std::int64_t group = lane_of(); group < groups; group += 32) {
-    uint4 v = load_group(g, x, group * 8, aligned);
-    if (g.weights) {
-      const float w = g.weights[choice];
-      v = {weigh_pair(v.x, w), weigh_pair(v.y, w), weigh_pair(v.z, w), weigh_pair(v.w, w)};
-    }
-    *reinterpret_cast<uint4*>(g.out.at(row, group)) = v;
-  }
-}
+using sm90::gather_row;
+using sm90::lane_of;
 
 /// What a block knows after counting all ids.
 struct Counted {
@@ -140,6 +107,36 @@ __global__ void __launch_bounds__(32 * kGatherWarps)
   if (choice >= 0) gather_row(g, a.top_k, row, choice);
 }
 
+__global__ void __launch_bounds__(32 * kGatherWarps) quantize_kernel(const DeviceQuantize a) {
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const std::int64_t row = std::int64_t(blockIdx.x) * kGatherWarps + threadIdx.x / 32;
+  if (row >= *a.end || a.source[row] < 0) return;
+  const float* from = a.rows + row * a.stride;
+  sm90::quantize_row({a.quant, a.cols, 1, a.out}, row, [&](std::int64_t col, float(&v)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = col + i < a.cols ? from[col + i] : 0.0f;
+  });
+}
+
+__global__ void __launch_bounds__(32 * kGatherWarps) capture_kernel(const DeviceCapture a) {
+  sm90::wait_for_previous_launch();
+  const std::int64_t choice = blockIdx.x, row = a.sorted_of[choice];
+  if (row < 0) return;
+  double scale = a.rows.token_scales ? a.rows.token_scales[row] : 1;
+  if (a.static_scale)
+    scale *= *reinterpret_cast<const float*>(a.static_scale + a.ids[choice] * a.stride);
+  const RowTiles& tiles = a.rows.tiles;
+  for (std::int64_t col = threadIdx.x; col < a.cols; col += blockDim.x) {
+    double v = 0;
+    for (std::int64_t plane = 0; plane < tiles.planes; ++plane)
+      v += bf16_to_float(
+          *reinterpret_cast<const std::uint16_t*>(tiles.at(row, col / 8, plane) + col % 8 * 2));
+    if (a.rows.block_scales) v *= a.rows.block_scales[col / 128 * tiles.capacity + row];
+    a.out[choice * a.cols + col] = v * scale;
+  }
+}
+
 }  // namespace
 
 void sort_and_gather_cuda(const DeviceSort& a, const DeviceGather& g, Stream stream) {
@@ -151,9 +148,21 @@ void sort_and_gather_cuda(const DeviceSort& a, const DeviceGather& g, Stream str
                     stream, a, g, gathers);
   if (gathers) return;
   launch_overlapped("gathering of rows: launch", gather_kernel,
-                    {.blocks = unsigned((g.out.capacity + kGatherWarps - 1) / kGatherWarps),
+                    {.blocks = unsigned((g.out.tiles.capacity + kGatherWarps - 1) / kGatherWarps),
                      .threads = 32 * kGatherWarps},
                     stream, a, g);
+}
+
+void quantize_rows_cuda(const DeviceQuantize& a, Stream stream) {
+  launch_overlapped("quantising of rows: launch", quantize_kernel,
+                    {.blocks = unsigned((a.out.tiles.capacity + kGatherWarps - 1) / kGatherWarps),
+                     .threads = 32 * kGatherWarps},
+                    stream, a);
+}
+
+void capture_rows_cuda(const DeviceCapture& a, Stream stream) {
+  launch_overlapped("capture of rows: launch", capture_kernel,
+                    {.blocks = unsigned(a.choices), .threads = 32 * kGatherWarps}, stream, a);
 }
 
 }  // namespace switchyard::ops

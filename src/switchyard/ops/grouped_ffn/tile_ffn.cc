@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
+#include "switchyard/formats/static_scale.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 
 namespace switchyard::ops {
 namespace {
+
+using formats::ActivationQuant;
 
 constexpr std::int64_t kAlignment = Arena::kAlign;
 
@@ -31,63 +35,95 @@ class Offsets {
   std::size_t end_ = 0;
 };
 
-std::span<std::byte> part(std::span<std::byte> packed, std::size_t at, const TileLayout& l) {
-  return packed.subspan(at, l.bytes());
+/// Where one packed matrix lies.
+struct MatrixPlace {
+  TileLayout tiles;
+  std::size_t codes, factors;
+};
+
+void pack_matrix(const formats::Matrix& m, const MatrixPlace& to, RowPlace place,
+                 std::span<std::byte> packed) {
+  pack_tiles(m, to.tiles, place, packed.subspan(to.codes, to.tiles.bytes()));
+  if (to.tiles.factor_bytes() == 0) return;
+  auto* factors = reinterpret_cast<float*>(packed.data() + to.factors);  // on a 64-byte boundary
+  pack_factors(m, to.tiles, place, {factors, to.tiles.factor_bytes() / sizeof(float)});
 }
 
 void pack_bias(const std::vector<float>& bias, std::size_t at, std::span<std::byte> packed) {
   if (!bias.empty()) std::memcpy(packed.data() + at, bias.data(), bias.size() * sizeof(float));
 }
 
+bool block_inputs(const FfnShape& s) {
+  return s.quant == ActivationQuant::kFp8Block128 || s.quant == ActivationQuant::kFp8Block128Ue8m0;
+}
+
+/// fp16 takes two planes where nothing quantises it.
+std::int64_t input_planes(const FfnShape& s) {
+  return s.quant == ActivationQuant::kNone && s.dtype == Dtype::kFp16 ? 2 : 1;
+}
+
 /// Every part of a forward's workspace.
 struct Buffers {
   std::span<std::int32_t> offsets, counts, source, sorted_of;
-  RowTiles x, inter;      // FC1's and FC2's input
-  std::span<float> rows;  // FC2's rows
+  DeviceRows x, inter;    // FC1's and FC2's input
+  std::span<float> rows;  // FC2's rows; before that FC1's, where the quantiser reads rows
   std::int64_t rows_stride = 0;
 };
 
-RowTiles take_tiles(Arena& arena, std::int64_t capacity, std::int64_t cols) {
-  RowTiles tiles{.data = nullptr, .capacity = capacity};
-  tiles.data = arena.take<std::byte>(tiles.bytes(cols)).data();
-  return tiles;
+DeviceRows take_rows(Arena& arena, const FfnShape& s, std::int64_t capacity, std::int64_t cols,
+                     bool token_scales) {
+  DeviceRows r{.tiles = {.data = nullptr, .capacity = capacity, .planes = input_planes(s)}};
+  r.tiles.data = arena.take<std::byte>(r.tiles.bytes(cols)).data();
+  if (token_scales) r.token_scales = arena.take<float>(std::size_t(capacity)).data();
+  if (block_inputs(s))
+    r.block_scales = arena.take<float>(std::size_t((cols + 127) / 128 * capacity)).data();
+  return r;
 }
 
 Buffers take_buffers(Arena& arena, const FfnShape& s, std::int64_t tokens) {
   const std::int64_t rows = tokens * s.top_k, capacity = sorted_capacity(rows, s.experts);
+  const bool per_token = s.quant == ActivationQuant::kFp8Token;
   Buffers b;
   b.rows_stride = (s.hidden + 3) / 4 * 4;
   b.offsets = arena.take<std::int32_t>(std::size_t(s.experts) + 1);
   b.counts = arena.take<std::int32_t>(std::size_t(s.experts));
   b.source = arena.take<std::int32_t>(std::size_t(capacity));
   b.sorted_of = arena.take<std::int32_t>(std::size_t(rows));
-  b.x = take_tiles(arena, capacity, s.hidden);
-  b.inter = take_tiles(arena, capacity, s.inter);
-  b.rows = arena.take<float>(std::size_t(capacity * b.rows_stride));
+  b.x = take_rows(arena, s, capacity, s.hidden, per_token || formats::is_static(s.quant));
+  b.inter = take_rows(arena, s, capacity, s.inter, per_token);
+  const std::int64_t widest =
+      ends_in_rows(s.quant) ? std::max(b.rows_stride, padded_inter(s)) : b.rows_stride;
+  b.rows = arena.take<float>(std::size_t(capacity * widest));
   return b;
 }
+
+bool is_16_bit(Dtype t) { return t == Dtype::kBf16 || t == Dtype::kFp16; }
 
 void check_device_args(const FfnArgs& a) {
   a.check();
   require(a.stream.handle != nullptr, "cuda: a forward needs its caller's stream, it has none");
-  require(a.x_dtype == Dtype::kBf16 && a.shape->dtype == Dtype::kBf16, "cuda: hidden states are ",
-          to_string(a.x_dtype), ", the sm_90 kernels of this version read bf16");
-  require(a.out_dtype != Dtype::kFp16 && a.rows_dtype != Dtype::kFp16,
-          "cuda: an fp16 output is not built in this version; ask for bf16 or f32");
-  require(a.capture == nullptr, "cuda: a stage capture is not built in this version");
+  require(is_16_bit(a.x_dtype) && a.shape->dtype == a.x_dtype, "cuda: hidden states are ",
+          to_string(a.x_dtype), " for a layer of ", to_string(a.shape->dtype),
+          ", the sm_90 kernels read bf16 and fp16");
+  require(!formats::is_static(a.shape->quant) || formats::serves_as_static_scale(a.fc1_input_scale),
+          "cuda: static activation scale is ", a.fc1_input_scale,
+          ": it and its reciprocal must be positive normal numbers; calibrate the layer");
+  require(a.capture == nullptr || (a.capture->gate == nullptr && a.capture->up == nullptr),
+          "cuda: of FC1's own output there is no stage capture in this version");
 }
 
 struct GemmInput {
   TileLayout tiles;
   std::size_t codes;
-  RowTiles x;
+  const DeviceRows& x;
 };
 
 DeviceGemm gemm_of(const FfnArgs& a, const GemmInput& in, const Buffers& b) {
   return {.weights = a.packed + in.codes,
           .expert_stride = std::int64_t(a.layout->bytes),
           .layout = in.tiles,
-          .x = in.x,
+          .x = in.x.tiles,
+          .block_scales = in.x.block_scales,
           .offsets = b.offsets.data(),
           .counts = b.counts.data(),
           .experts = a.shape->experts,
@@ -95,29 +131,72 @@ DeviceGemm gemm_of(const FfnArgs& a, const GemmInput& in, const Buffers& b) {
           .max_rows = a.tokens * a.shape->top_k};
 }
 
+/// Where the packed experts hold FC2's static input scale.
+const std::byte* fc2_scale(const FfnArgs& a) {
+  constexpr std::size_t kPlace = 3 * sizeof(float);  // behind the three alphas
+  return formats::is_static(a.shape->quant) ? a.packed + a.layout->floats + kPlace : nullptr;
+}
+
+const std::byte* factors_of(const FfnArgs& a, const TileLayout& tiles, std::size_t at) {
+  return tiles.factor_bytes() > 0 ? a.packed + at : nullptr;
+}
+
 void run_fc1(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
   const ExpertLayout& l = *a.layout;
-  gemm_activation_cuda(gemm_of(a, {fc1_tiles(s), l.up_codes, b.x}, b),
-                       {.gate_bias = s.bias && s.gated ? a.packed + l.gate_bias : nullptr,
+  const TileLayout tiles = fc1_tiles(s);
+  const bool rows = ends_in_rows(s.quant);
+  gemm_activation_cuda(gemm_of(a, {tiles, l.up_codes, b.x}, b),
+                       {.scales = {factors_of(a, tiles, l.up_scales), b.x.token_scales, nullptr},
+                        .gate_bias = s.bias && s.gated ? a.packed + l.gate_bias : nullptr,
                         .up_bias = s.bias ? a.packed + l.up_bias : nullptr,
-                        .bias_stride = std::int64_t(l.bytes),
+                        .stride = std::int64_t(l.bytes),
                         .params = a.activation,
-                        .out = b.inter,
+                        .quant = s.quant,
+                        .static_scale = fc2_scale(a),
+                        .out = b.inter.tiles,
+                        .rows = rows ? b.rows.data() : nullptr,
+                        .rows_stride = padded_inter(s),
                         .inter = s.inter,
                         .gated = s.gated},
                        a.stream);
+  if (!rows) return;
+  quantize_rows_cuda({.rows = b.rows.data(),
+                      .stride = padded_inter(s),
+                      .cols = s.inter,
+                      .end = b.offsets.data() + s.experts,
+                      .source = b.source.data(),
+                      .quant = s.quant,
+                      .out = b.inter},
+                     a.stream);
 }
 
 void run_fc2(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
-  gemm_rows_cuda(gemm_of(a, {fc2_tiles(s), a.layout->down_codes, b.inter}, b),
-                 {.bias = s.bias ? a.packed + a.layout->down_bias : nullptr,
-                  .bias_stride = std::int64_t(a.layout->bytes),
-                  .out = b.rows.data(),
-                  .out_stride = b.rows_stride,
-                  .hidden = s.hidden},
-                 a.stream);
+  const TileLayout tiles = fc2_tiles(s);
+  gemm_rows_cuda(
+      gemm_of(a, {tiles, a.layout->down_codes, b.inter}, b),
+      {.scales = {factors_of(a, tiles, a.layout->down_scales), b.inter.token_scales, fc2_scale(a)},
+       .bias = s.bias ? a.packed + a.layout->down_bias : nullptr,
+       .stride = std::int64_t(a.layout->bytes),
+       .out = b.rows.data(),
+       .out_stride = b.rows_stride,
+       .hidden = s.hidden},
+      a.stream);
+}
+
+/// What the judge asks for: FC2's input, decoded.
+void capture(const FfnArgs& a, const Buffers& b) {
+  if (a.capture == nullptr || a.capture->inter == nullptr) return;
+  capture_rows_cuda({.rows = b.inter,
+                     .static_scale = fc2_scale(a),
+                     .stride = std::int64_t(a.layout->bytes),
+                     .sorted_of = b.sorted_of.data(),
+                     .ids = a.ids,
+                     .choices = a.tokens * a.shape->top_k,
+                     .cols = a.shape->inter,
+                     .out = a.capture->inter},
+                    a.stream);
 }
 
 void finish(const FfnArgs& a, const Buffers& b) {
@@ -136,6 +215,7 @@ void finish(const FfnArgs& a, const Buffers& b) {
                    .weight_on_input = s.weight_on_input,
                    .factor = a.factor,
                    .x = static_cast<const std::uint16_t*>(a.x),
+                   .x_dtype = a.x_dtype,
                    .x_stride = a.x_stride,
                    .addend = a.addend,
                    .out_dtype = a.out_dtype,
@@ -173,20 +253,29 @@ void check_expert(const FfnShape& s, const checkpoint::ExpertWeights& e) {
 }  // namespace
 
 TileLayout fc1_tiles(const FfnShape& s) {
-  return {.rows = padded_inter(s) * (s.gated ? 2 : 1), .cols = s.hidden};
+  return {.rows = padded_inter(s) * (s.gated ? 2 : 1),
+          .cols = s.hidden,
+          .code = tile_code(s.weights, s.hidden, block_inputs(s))};
 }
 
-TileLayout fc2_tiles(const FfnShape& s) { return {.rows = s.hidden, .cols = s.inter}; }
+TileLayout fc2_tiles(const FfnShape& s) {
+  return {
+      .rows = s.hidden, .cols = s.inter, .code = tile_code(s.weights, s.inter, block_inputs(s))};
+}
 
 ExpertLayout tile_expert_layout(const FfnShape& s) {
-  require(
-      s.weights.element == formats::Element::kBf16 && s.quant == formats::ActivationQuant::kNone,
-      "cuda: weights of ", to_string(s.weights.element), " with activations ", to_string(s.quant),
-      " have no sm_90 kernels in this version, which serves bf16 only; use the cpu leaf");
+  require(s.quant != ActivationQuant::kF32,
+          "cuda: f32 activations have no sm_90 kernels; use the cpu leaf");
+  require(s.inter_begin == 0, "cuda: a TP shard from row ", s.inter_begin,
+          " on has no tiles in this version; use the cpu leaf");
+  const TileLayout fc1 = fc1_tiles(s), fc2 = fc2_tiles(s);
   ExpertLayout l;
   Offsets at;
-  l.up_codes = l.gate_codes = at.take(fc1_tiles(s).bytes());
-  l.down_codes = at.take(fc2_tiles(s).bytes());
+  l.up_codes = l.gate_codes = at.take(fc1.bytes());
+  l.down_codes = at.take(fc2.bytes());
+  l.up_scales = l.gate_scales = at.take(fc1.factor_bytes());
+  l.down_scales = at.take(fc2.factor_bytes());
+  l.floats = at.take(4 * sizeof(float));
   if (s.bias) {
     if (s.gated) l.gate_bias = at.take(std::size_t(s.inter) * sizeof(float));
     l.up_bias = at.take(std::size_t(s.inter) * sizeof(float));
@@ -197,15 +286,17 @@ ExpertLayout tile_expert_layout(const FfnShape& s) {
 }
 
 void pack_expert_tiles(const FfnShape& s, const ExpertLayout& l, const checkpoint::ExpertWeights& e,
-                       float, std::span<std::byte> packed) {
+                       float fc2_input_scale, std::span<std::byte> packed) {
   check_expert(s, e);
   ensure(packed.size() == l.bytes, "pack_expert_tiles: ", packed.size(), " bytes for a layout of ",
          l.bytes);
   std::memset(packed.data(), 0, packed.size());
-  const TileLayout fc1 = fc1_tiles(s), fc2 = fc2_tiles(s);
-  if (s.gated) pack_tiles(*e.gate, fc1, RowPlace::kGate, part(packed, l.up_codes, fc1));
-  pack_tiles(e.up, fc1, s.gated ? RowPlace::kUp : RowPlace::kPlain, part(packed, l.up_codes, fc1));
-  pack_tiles(e.down, fc2, RowPlace::kPlain, part(packed, l.down_codes, fc2));
+  const MatrixPlace fc1{fc1_tiles(s), l.up_codes, l.up_scales};
+  if (s.gated) pack_matrix(*e.gate, fc1, RowPlace::kGate, packed);
+  pack_matrix(e.up, fc1, s.gated ? RowPlace::kUp : RowPlace::kPlain, packed);
+  pack_matrix(e.down, {fc2_tiles(s), l.down_codes, l.down_scales}, RowPlace::kPlain, packed);
+  const float floats[4] = {1, 1, 1, fc2_input_scale};  // the alphas are in the rows' factors
+  std::memcpy(packed.data() + l.floats, floats, sizeof(floats));
   if (!s.bias) return;
   if (s.gated) pack_bias(e.gate_bias, l.gate_bias, packed);
   pack_bias(e.up_bias, l.up_bias, packed);
@@ -234,12 +325,16 @@ void grouped_ffn_cuda(const FfnArgs& a) {
                         .source = b.source.data(),
                         .sorted_of = b.sorted_of.data()},
                        {.x = static_cast<const std::uint16_t*>(a.x),
+                        .dtype = a.x_dtype,
                         .x_stride = a.x_stride,
                         .hidden = s.hidden,
                         .weights = s.weight_on_input ? a.weights : nullptr,
+                        .quant = s.quant,
+                        .static_scale = a.fc1_input_scale,
                         .out = b.x},
                        a.stream);
   run_fc1(a, b);
+  capture(a, b);
   run_fc2(a, b);
   finish(a, b);
 }

@@ -12,12 +12,15 @@ TileLayout fc1_tiles(const FfnShape& shape);
 /// FC2's packed matrix.
 TileLayout fc2_tiles(const FfnShape& shape);
 
-/// Geometry of one tile-packed expert: FC1 at up_codes, FC2 at down_codes, biases unpadded.
+/// Geometry of one tile-packed expert: FC1 at up_codes, FC2 at down_codes, the factors of their
+/// rows at up_scales and down_scales, biases unpadded.
+///
+/// Errors:  UsageError when no tiles hold such weights.
 ExpertLayout tile_expert_layout(const FfnShape& shape);
 
 /// Packs one canonical expert for upload; as pack_expert().
 ///
-/// Errors:  UsageError when a matrix does not have the shape that `shape` says, or is not bf16.
+/// Errors:  UsageError when a matrix does not have the shape or the layout that `shape` says.
 void pack_expert_tiles(const FfnShape& shape, const ExpertLayout& layout,
                        const checkpoint::ExpertWeights& expert, float fc2_input_scale,
                        std::span<std::byte> packed);
@@ -34,7 +37,7 @@ std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout& layo
 ///          CUDA.
 void grouped_ffn_cuda(const FfnArgs& args);
 
-/// The tile kernels: bf16 weights and hidden states.
+/// The tile kernels, which serve every format; hidden states of bf16 and fp16.
 inline constexpr ExpertFfn kTileFfnCuda{tile_expert_layout, pack_expert_tiles, tile_workspace_bytes,
                                         grouped_ffn_cuda};
 

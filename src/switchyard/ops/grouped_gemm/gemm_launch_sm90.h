@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/cuda_launch.h"
@@ -28,30 +29,56 @@ void launch_tier(const char* what, const DeviceGemm& g, const End& end, Stream s
 }
 
 /// The tier with two blocks per multiprocessor, or with one where the experts are too many for it.
-template <int row_tiles, int tokens, class End>
+template <class Code, int row_tiles, int tokens, class End>
 void launch_shared_tier(const char* what, const DeviceGemm& g, const End& end, Stream stream) {
-  using Two = Tier<row_tiles, tokens, 2>;
+  using Two = Tier<Code, row_tiles, tokens, 2>;
   if (g.experts <= Two::kExperts) return launch_tier<Two>(what, g, end, stream);
-  launch_tier<Tier<row_tiles, tokens>>(what, g, end, stream);
+  launch_tier<Tier<Code, row_tiles, tokens>>(what, g, end, stream);
+}
+
+/// The tiers of weights that shared memory holds as they are multiplied.
+template <class Code, class End>
+void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream stream,
+                  std::int64_t tile) {
+  switch (tile) {
+    case 8:
+      return launch_shared_tier<Code, 1, 8>(what, g, end, stream);
+    case 64:
+      return g.max_tokens <= 64 ? launch_tier<Tier<Code, 1, 64>>(what, g, end, stream)
+                                : launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
+    default:
+      return launch_shared_tier<Code, 2, 128>(what, g, end, stream);
+  }
+}
+
+/// The tiers of weights that are decoded in registers.
+template <class Code, class End>
+void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Stream stream,
+                    std::int64_t tile) {
+  switch (tile) {
+    case 8:
+      return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
+    case 64:
+      return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
+    default:
+      return launch_tier<Tier<Code, 2, 128>>(what, g, end, stream);
+  }
 }
 
 /// The tier of `tile` tokens; 0 chooses by the call's sizes.
-template <class End>
+template <class Code, class End>
 void launch_gemm(const char* what, const DeviceGemm& g, const End& end, Stream stream,
                  std::int64_t tile) {
-  constexpr int kMost = Tier<1, 8>::kExperts;
+  constexpr int kMost = Tier<Code, 1, 8>::kExperts;
   ensure(g.experts <= kMost, what, ": ", g.experts, " experts, the limit is ", kMost);
   if (g.max_rows == 0) return;
-  switch (tile != 0 ? tile : token_tile(g.max_tokens, g.max_rows, g.experts)) {
-    case 8:
-      return launch_shared_tier<1, 8>(what, g, end, stream);
-    case 64:
-      return g.max_tokens <= 64 ? launch_tier<Tier<1, 64>>(what, g, end, stream)
-                                : launch_tier<Tier<2, 64>>(what, g, end, stream);
-    case 128:
-      return launch_shared_tier<2, 128>(what, g, end, stream);
-    default:
-      ensure(false, what, ": no tier of ", tile, " tokens");
+  if (tile == 0) tile = token_tile(g.max_tokens, g.max_rows, g.experts);
+  ensure(std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles),
+         what, ": no tier of ", tile, " tokens");
+  if constexpr (Code::kDecoded) {
+    launch_decoded<Code>(what, g, end, stream, tile);
+  } else {
+    launch_plain<Code>(what, g, end, stream, tile);
   }
 }
 

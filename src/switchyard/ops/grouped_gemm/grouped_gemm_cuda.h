@@ -6,6 +6,7 @@
 
 #include "switchyard/base/device.h"
 #include "switchyard/core/activation.h"
+#include "switchyard/formats/matrix.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 
 namespace switchyard::ops {
@@ -13,10 +14,12 @@ namespace switchyard::ops {
 /// One grouped GEMM on the device: for each expert, its tile-packed weights times its tokens.
 ///
 /// Every tier multiplies with the same instruction and adds K in ascending order into one
-/// accumulator: a row's bits depend on its own values only, not on the tier or its neighbours.
+/// accumulator (under block scales into one per 128 columns, and those into another): a row's bits
+/// depend on its own values only, not on the tier or its neighbours.
 /// Shapes:  weights: expert e's tiles at weights + e * expert_stride, as `layout` says; x: sorted
 ///          rows as RowTiles says; offsets, counts [experts]: first sorted row of each expert, a
-///          multiple of 8, and its rows. All in device memory.
+///          multiple of 8, and its rows; block_scales [ceil(cols / 128)][x.capacity]: what
+///          multiplies 128 columns of a row, or null. All in device memory.
 /// Units:   expert_stride in bytes. max_tokens bounds the rows of an expert, max_rows the rows of
 ///          all: they choose the tier and the grid.
 struct DeviceGemm {
@@ -24,6 +27,7 @@ struct DeviceGemm {
   std::int64_t expert_stride = 0;
   TileLayout layout;
   RowTiles x;
+  const float* block_scales = nullptr;
   const std::int32_t* offsets = nullptr;
   const std::int32_t* counts = nullptr;
   std::int64_t experts = 0;
@@ -31,26 +35,53 @@ struct DeviceGemm {
   std::int64_t max_rows = 0;
 };
 
-/// FC1's end: biases, activation, one rounding to bf16.
+/// What the sums are multiplied by before biases join.
 ///
-/// Shapes:  gate_bias, up_bias: expert e's [inter] fp32 at + e * bias_stride bytes, or null; params
-///          [experts]; out: FC2's input, columns from inter to the end of the tiles become 0.
+/// Shapes:  factors: expert e's packed rows' [row_tiles * 64] fp32 at + e * stride bytes; tokens
+///          [capacity]: of each sorted row; experts: one fp32 at + e * stride. Null: none.
+struct SumScales {
+  const std::byte* factors = nullptr;
+  const float* tokens = nullptr;
+  const std::byte* experts = nullptr;
+};
+
+/// FC1's end: scales, biases, activation, and the quantiser in front of FC2 where 32 columns
+/// suffice for it; else fp32 rows for quantize_rows_cuda().
+///
+/// Shapes:  gate_bias, up_bias: expert e's [inter] fp32 at + e * stride bytes, or null; params
+///          [experts]; out: FC2's input, columns from inter to the end of the tiles become 0;
+///          static_scale: expert e's at + e * stride, read by static quantisers; rows: fp32 with
+///          rows_stride, a multiple of 4, for ends_in_rows().
+/// Units:   dtype: what kNone rounds to.
 struct ActivationEnd {
+  SumScales scales;
   const std::byte* gate_bias = nullptr;
   const std::byte* up_bias = nullptr;
-  std::int64_t bias_stride = 0;
+  std::int64_t stride = 0;
   const ActivationParams* params = nullptr;
+  formats::ActivationQuant quant = formats::ActivationQuant::kNone;
+  const std::byte* static_scale = nullptr;
   RowTiles out;
+  float* rows = nullptr;
+  std::int64_t rows_stride = 0;
   std::int64_t inter = 0;
   bool gated = true;
 };
 
-/// FC2's end: bias, fp32 rows.
+/// True for quantisers that need more of a row than FC1's end sees.
+constexpr bool ends_in_rows(formats::ActivationQuant q) {
+  return q == formats::ActivationQuant::kFp8Block128 ||
+         q == formats::ActivationQuant::kFp8Block128Ue8m0 ||
+         q == formats::ActivationQuant::kFp8Token;
+}
+
+/// FC2's end: scales, bias, fp32 rows.
 ///
 /// Shapes:  bias as in ActivationEnd, [hidden]; out [rows, out_stride] fp32.
 struct RowsEnd {
+  SumScales scales;
   const std::byte* bias = nullptr;
-  std::int64_t bias_stride = 0;
+  std::int64_t stride = 0;
   float* out = nullptr;
   std::int64_t out_stride = 0;
   std::int64_t hidden = 0;

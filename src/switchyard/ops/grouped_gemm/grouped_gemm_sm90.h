@@ -2,7 +2,9 @@
 #pragma once
 
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
+#include "switchyard/ops/grouped_gemm/mma_decoded_sm90.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
+#include "switchyard/ops/grouped_gemm/tile_decode_sm90.h"
 
 /// The grouped GEMM's pipeline, written once; ends and formats plug in. For .cu files only.
 ///
@@ -27,17 +29,29 @@ struct Board {
 };
 
 /// Sizes of one tier; `blocks` share a multiprocessor, so that one multiplies while another stores.
-template <int row_tiles, int tokens, int blocks = 1>
+template <class Code, int row_tiles, int tokens, int blocks = 1>
 struct Tier {
-  static constexpr int kRowTiles = row_tiles;            ///< Of weights; one warpgroup each.
-  static constexpr int kTokens = tokens;                 ///< At most, of one tile.
-  static constexpr int kBlocks = blocks;                 ///< Per multiprocessor.
-  static constexpr int kThreads = 128 * row_tiles + 32;  ///< The last warp fetches.
+  /// How tiles of weights are read.
+  using Weights = Code;
+  static constexpr int kRowTiles = row_tiles;        ///< Of weights; one warpgroup each.
+  static constexpr int kColTiles = Code::kColTiles;  ///< Of one stage.
+  static constexpr int kTokens = tokens;             ///< At most, of one tile.
+  static constexpr int kBlocks = blocks;             ///< Per multiprocessor.
+  /// A whole warpgroup fetches where it can lend its registers to two that decode.
+  static constexpr bool kLends = Code::kDecoded && row_tiles == 2 && blocks == 1;
+  /// The last warp or warpgroup fetches.
+  static constexpr int kThreads = 128 * row_tiles + (kLends ? 128 : 32);
   /// Experts that the table of tile starts has room for.
-  static constexpr int kExperts = blocks == 1 ? 2048 + 32 : 1024;
-  static constexpr int kWeightBytes = row_tiles * int(kTileBytes);  ///< Of one stage.
-  /// 64 columns of weights and tokens.
-  static constexpr int kStageBytes = kWeightBytes + tokens * int(kTileRowBytes);
+  static constexpr int kExperts = blocks == 1 || Code::kDecoded ? 2048 + 32 : 1024;
+  /// Of one stage: token rows, then weights, then the rows' block scales.
+  static constexpr int kTokenBytes = tokens * int(kTileRowBytes);
+  /// Where the weights begin, and the scales; Units: bytes.
+  static constexpr int kWeightsAt = kColTiles * kTokenBytes;
+  /// Behind the weights.
+  static constexpr int kScalesAt = kWeightsAt + row_tiles * kColTiles * Code::kBytes;
+  /// Whole KiB, because rows are swizzled.
+  static constexpr int kStageBytes =
+      (kScalesAt + (Code::kBlockSums ? tokens * 4 : 0) + 1023) / 1024 * 1024;
   static constexpr int kTableBytes = 4 * kExperts + 512;              ///< Barriers and tile starts.
   static constexpr int kBoardBytes = row_tiles * int(sizeof(Board));  ///< One per warpgroup.
   /// That a block may have, 1 KiB of each taken by the system.
@@ -47,6 +61,11 @@ struct Tier {
   static constexpr int kStages = kFit < 16 ? kFit : 16;  ///< More would only lie in waiting.
   /// What a launch asks for; 1024 for alignment.
   static constexpr int kDynamicBytes = 1024 + kTableBytes + kBoardBytes + kStages * kStageBytes;
+
+  /// The tile of weights that warpgroup `consumer` multiplies.
+  __device__ static std::byte* weights(std::byte* stage, int consumer, int col_tile) {
+    return stage + kWeightsAt + (consumer * kColTiles + col_tile) * Code::kBytes;
+  }
 };
 
 /// One block's shared memory.
@@ -139,29 +158,52 @@ __device__ Tile find_tile(const DeviceGemm& g, int number, const Shared<Tier>& s
           .tokens = min(share, rows - part * share)};
 }
 
+/// Column tiles of rows, planes included: what K is walked in.
+__device__ inline int walked_tiles(const DeviceGemm& g) {
+  return int(g.layout.col_tiles() * g.x.planes);
+}
+
+/// Brings the weights of one stage: those of one row tile are one copy, unless planes repeat them.
+template <class Tier>
+__device__ void fetch_weights(const DeviceGemm& g, const std::byte* row, int first, int count,
+                              std::byte* to, std::uint64_t* full) {
+  constexpr int kBytes = Tier::Weights::kBytes;
+  if (g.x.planes == 1) return copy_bulk(to, row + first * kBytes, count * kBytes, full);
+  for (int t = 0; t < count; ++t)
+    copy_bulk(to + t * kBytes, row + (first + t) / g.x.planes * kBytes, kBytes, full);
+}
+
 /// The fetching thread.
 template <class Tier>
 __device__ void fetch(const DeviceGemm& g, int num_tiles, std::byte* stages, Shared<Tier>& s) {
-  const int col_tiles = int(g.layout.col_tiles()), last_row_tile = int(g.layout.row_tiles()) - 1;
+  constexpr int kBytes = Tier::Weights::kBytes;
+  const int walked = walked_tiles(g), last_row_tile = int(g.layout.row_tiles()) - 1;
+  const std::int64_t strip = g.layout.col_tiles() * kBytes;
+  const bool scaled = Tier::Weights::kBlockSums && g.block_scales != nullptr;
   Ring<Tier> ring;
   for (int number = blockIdx.x; number < num_tiles; number += gridDim.x) {
     const Tile tile = find_tile(g, number, s);
-    const std::uint32_t row_bytes = (tile.tokens + 7) / 8 * 8 * std::uint32_t(kTileRowBytes);
+    const std::uint32_t padded = (tile.tokens + 7) / 8 * 8;
+    const std::uint32_t row_bytes = padded * std::uint32_t(kTileRowBytes);
     const std::byte* expert = g.weights + tile.expert * g.expert_stride;
     const std::byte* rows = g.x.data + tile.first * kTileRowBytes;
-    for (int k = 0; k < col_tiles; ++k, ring.advance()) {
+    for (int first = 0; first < walked; first += Tier::kColTiles, ring.advance()) {
+      const int count = min(Tier::kColTiles, walked - first);
       std::byte* stage = stages + ring.stage * Tier::kStageBytes;
       std::uint64_t* full = &s.full[ring.stage];
       barrier_wait(&s.empty[ring.stage], ring.phase ^ 1);
-      barrier_expect(full, Tier::kWeightBytes + row_bytes);
-      for (int i = 0; i < Tier::kRowTiles; ++i) {
+      barrier_expect(full, count * (Tier::kRowTiles * kBytes + row_bytes) + scaled * padded * 4);
+      for (int i = 0; i < Tier::kRowTiles; ++i)
         // A last block of odd tiles reads the last one twice and drops its copy.
-        const std::int64_t row_tile = min(tile.row_tile + i, last_row_tile);
-        copy_bulk(stage + i * kTileBytes, expert + (row_tile * col_tiles + k) * kTileBytes,
-                  kTileBytes, full);
-      }
-      copy_bulk(stage + Tier::kWeightBytes, rows + k * g.x.capacity * kTileRowBytes, row_bytes,
-                full);
+        fetch_weights<Tier>(g, expert + min(tile.row_tile + i, last_row_tile) * strip, first, count,
+                            Tier::weights(stage, i, 0), full);
+      for (int t = 0; t < count; ++t)
+        copy_bulk(stage + t * Tier::kTokenBytes, rows + (first + t) * g.x.capacity * kTileRowBytes,
+                  row_bytes, full);
+      if (scaled)
+        copy_bulk(stage + Tier::kScalesAt,
+                  g.block_scales + first / Tier::kColTiles * g.x.capacity + tile.first, padded * 4,
+                  full);
     }
   }
 }
@@ -197,36 +239,137 @@ __device__ void store_all(const float (&acc)[tokens / 2], const Tile& tile, int 
   }
 }
 
-/// Multiplies one tile over all of K and hands the sums to `end`.
-template <class Tier, int tokens, class End>
-__device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stages, Shared<Tier>& s,
-                         Ring<Tier>& ring, const End& end) {
-  const int consumer = threadIdx.x / 128;
-  const bool speaks = threadIdx.x % 32 == 0;
-  float acc[tokens / 2];
-#pragma unroll
-  for (int i = 0; i < tokens / 2; ++i) acc[i] = 0;
-  const int col_tiles = int(g.layout.col_tiles());
+/// What a multiplication reads of a block.
+template <class Tier>
+struct Source {
+  const DeviceGemm& g;
+  std::byte* stages;
+  Shared<Tier>& s;
+  Ring<Tier>& ring;
+
+  __device__ int consumer() const { return threadIdx.x / 128; }
+  __device__ std::byte* stage() const { return stages + ring.stage * Tier::kStageBytes; }
+  __device__ void wait() const { barrier_wait(&s.full[ring.stage], ring.phase); }
+  /// The warp is done with a stage; -1 is none.
+  __device__ void release(int stage) const {
+    if (threadIdx.x % 32 == 0 && stage >= 0) barrier_arrive(&s.empty[stage]);
+  }
+  /// Rows of column tile `t` of the stage.
+  __device__ std::uint64_t tokens(int t) const {
+    return operand(shared_address(stage() + t * Tier::kTokenBytes));
+  }
+  __device__ const std::byte* weights(int t) const { return Tier::weights(stage(), consumer(), t); }
+};
+
+/// bf16 weights, from shared memory.
+template <class Tier, int tokens>
+__device__ void multiply_plain(const Source<Tier>& from, float (&acc)[tokens / 2]) {
+  const int walked = walked_tiles(from.g);
   int previous = -1;
-  for (int k = 0; k < col_tiles; ++k, ring.advance()) {
-    barrier_wait(&s.full[ring.stage], ring.phase);
-    const std::uint32_t at = shared_address(stages + ring.stage * Tier::kStageBytes);
-    const std::uint64_t a = operand(at + consumer * int(kTileBytes));
-    const std::uint64_t b = operand(at + Tier::kWeightBytes);
+  for (int k = 0; k < walked; ++k, from.ring.advance()) {
+    from.wait();
+    const std::uint64_t a = operand(shared_address(from.weights(0))), b = from.tokens(0);
     mma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step)  // 16 columns are 32 bytes further: 2 units of 16
       mma_bf16<tokens>(acc, a + 2 * step, b + 2 * step);
     mma_commit();
     mma_wait<1>();
-    if (speaks && previous >= 0) barrier_arrive(&s.empty[previous]);
-    previous = ring.stage;
+    from.release(previous);
+    previous = from.ring.stage;
   }
   mma_wait<0>();
-  if (speaks) barrier_arrive(&s.empty[previous]);
-  const int row_tile = tile.row_tile + consumer;
+  from.release(previous);
+}
+
+/// Multiplies one decoded tile; `add` 0 overwrites the sums.
+template <int tokens>
+__device__ void issue_decoded(float (&acc)[tokens / 2], const std::uint32_t (&a)[4][4],
+                              std::uint64_t b, int add) {
+  mma_fence();
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    mma_decoded<tokens>(acc, a[step], b + 2 * step, step == 0 ? add : 1);
+  mma_commit();
+}
+
+/// Decoded weights: one tile is decoded while the one before it multiplies.
+template <class Tier, int tokens>
+__device__ void multiply_decoded(const Source<Tier>& from, float (&acc)[tokens / 2]) {
+  using Code = typename Tier::Weights;
+  const int walked = walked_tiles(from.g);
+  for (int first = 0; first < walked; first += 2, from.ring.advance()) {
+    std::uint32_t even[4][4], odd[4][4];
+    from.wait();
+    Code::decode(from.weights(0), even);
+    issue_decoded<tokens>(acc, even, from.tokens(0), 1);
+    if (first + 1 < walked) {
+      Code::decode(from.weights(1), odd);
+      issue_decoded<tokens>(acc, odd, from.tokens(1), 1);
+    }
+    mma_wait<0>();
+    from.release(from.ring.stage);
+  }
+}
+
+/// acc += part times both scales.
+template <int tokens>
+__device__ void promote(const float (&part)[tokens / 2], float2 weights, const float* rows,
+                        float (&acc)[tokens / 2]) {
+#pragma unroll
+  for (int i = 0; i < tokens / 2; i += 4) {
+    float2 row = make_float2(1, 1);
+    if (rows) row = *reinterpret_cast<const float2*>(rows + i * 2 + threadIdx.x % 4 * 2);
+    acc[i] = __fmaf_rn(part[i], weights.x * row.x, acc[i]);
+    acc[i + 1] = __fmaf_rn(part[i + 1], weights.x * row.y, acc[i + 1]);
+    acc[i + 2] = __fmaf_rn(part[i + 2], weights.y * row.x, acc[i + 2]);
+    acc[i + 3] = __fmaf_rn(part[i + 3], weights.y * row.y, acc[i + 3]);
+  }
+}
+
+/// Decoded weights with scales per 128 columns: the sums of a stage join the others scaled.
+template <class Tier, int tokens>
+__device__ void multiply_blocks(const Source<Tier>& from, float (&acc)[tokens / 2]) {
+  using Code = typename Tier::Weights;
+  const int walked = walked_tiles(from.g);
+  float part[tokens / 2];
+#pragma unroll
+  for (int i = 0; i < tokens / 2; ++i) part[i] = 0;
+  for (int first = 0; first < walked; first += 2, from.ring.advance()) {
+    std::uint32_t even[4][4], odd[4][4];
+    from.wait();
+    Code::decode(from.weights(0), even);
+    issue_decoded<tokens>(part, even, from.tokens(0), 0);
+    if (first + 1 < walked) {
+      Code::decode(from.weights(1), odd);
+      issue_decoded<tokens>(part, odd, from.tokens(1), 1);
+    }
+    const float2 weights = Code::scales(from.weights(0));
+    mma_wait<0>();
+    const float* rows = reinterpret_cast<const float*>(from.stage() + Tier::kScalesAt);
+    promote<tokens>(part, weights, from.g.block_scales ? rows : nullptr, acc);
+    from.release(from.ring.stage);
+  }
+}
+
+/// Multiplies one tile over all of K and hands the sums to `end`.
+template <class Tier, int tokens, class End>
+__device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stages, Shared<Tier>& s,
+                         Ring<Tier>& ring, const End& end) {
+  const Source<Tier> from{g, stages, s, ring};
+  float acc[tokens / 2];
+#pragma unroll
+  for (int i = 0; i < tokens / 2; ++i) acc[i] = 0;
+  if constexpr (!Tier::Weights::kDecoded) {
+    multiply_plain<Tier, tokens>(from, acc);
+  } else if constexpr (Tier::Weights::kBlockSums) {
+    multiply_blocks<Tier, tokens>(from, acc);
+  } else {
+    multiply_decoded<Tier, tokens>(from, acc);
+  }
+  const int row_tile = tile.row_tile + from.consumer();
   if (row_tile < g.layout.row_tiles())
-    store_all<tokens>(acc, tile, row_tile, s.boards()[consumer], end);
+    store_all<tokens>(acc, tile, row_tile, s.boards()[from.consumer()], end);
 }
 
 /// The smallest of the tier's multiplications that takes the tile's tokens, from `tokens` on.
@@ -271,8 +414,10 @@ __global__ void __launch_bounds__(Tier::kThreads, Tier::kBlocks)
   count_tiles<Tier>(g, row_blocks, s);
   const int num_tiles = s.starts[g.experts];
   if (threadIdx.x >= 128 * Tier::kRowTiles) {
-    if (threadIdx.x % 32 == 0) fetch<Tier>(g, num_tiles, stages, s);
+    if constexpr (Tier::kLends) registers_down<40>();
+    if (threadIdx.x == 128 * Tier::kRowTiles) fetch<Tier>(g, num_tiles, stages, s);
   } else {
+    if constexpr (Tier::kLends) registers_up<232>();
     consume<Tier>(g, num_tiles, stages, s, end);
   }
 }

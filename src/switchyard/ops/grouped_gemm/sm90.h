@@ -66,6 +66,17 @@ __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Gives registers of this warpgroup back, or takes ones that others gave; of 168 at the start.
+template <int registers>
+__device__ void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+/// Takes registers that others gave.
+template <int registers>
+__device__ void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
 /// Waits for the 128 threads of warpgroup `number` (below 8).
 __device__ inline void sync_warpgroup(int number) {
   asm volatile("bar.sync %0, 128;" ::"r"(number + 1) : "memory");

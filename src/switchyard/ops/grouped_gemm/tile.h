@@ -8,8 +8,8 @@
 #include "switchyard/base/host_device.h"
 #include "switchyard/formats/matrix.h"
 
-/// Weights as the kernels of sm_90 read them: tiles of 64 x 64 bf16 codes, 8 KiB each, that one
-/// bulk copy brings into shared memory ready for the tensor cores.
+/// Weights as the kernels of sm_90 read them: tiles of 64 x 64 codes at their stored width, with
+/// their scales, that one bulk copy brings into shared memory.
 namespace switchyard::ops {
 
 /// Rows and columns of one tile; its rows take 128 bytes, the span of the hardware's swizzle.
@@ -17,36 +17,80 @@ inline constexpr std::int64_t kTileRows = 64, kTileCols = 64;
 /// Units: bytes.
 inline constexpr std::int64_t kTileRowBytes = 2 * kTileCols, kTileBytes = kTileRows * kTileRowBytes;
 
+/// What a tile holds. bf16 lies as the tensor cores read shared memory; the others lie in the order
+/// of a warpgroup's operand registers, so that each thread loads and decodes its own part.
+enum class TileCode : std::uint8_t {
+  kBf16,
+  kE4m3,       // codes alone
+  kE4m3Block,  // and two fp32 scales: of the rows r with r % 16 < 8 (gate), and of the others (up)
+  kMxfp4,      // E2M1 with an exponent byte per row and 32 columns
+  kNvfp4,      // E2M1 with an E4M3 byte per row and 16 columns
+  kNvfp4Wide   // E2M1 with an E4M3 byte per row and 32 columns
+};
+
+/// Bytes of one tile, scales included; a multiple of 16.
+constexpr std::int64_t tile_bytes(TileCode code) {
+  switch (code) {
+    case TileCode::kE4m3:
+      return 4096;
+    case TileCode::kE4m3Block:
+      return 4096 + 16;
+    case TileCode::kMxfp4:
+    case TileCode::kNvfp4Wide:
+      return 2048 + 128;
+    case TileCode::kNvfp4:
+      return 2048 + 256;
+    case TileCode::kBf16:
+      break;
+  }
+  return kTileBytes;
+}
+
+/// The code in which matrices of `layout` with `cols` columns are packed; `block_inputs` when the
+/// activations have one scale per 128 columns.
+/// Errors:  UsageError when no tile of this version holds such weights.
+TileCode tile_code(const formats::WeightLayout& layout, std::int64_t cols, bool block_inputs);
+
 /// Geometry of one packed matrix: tiles of a row of tiles are contiguous, K ascending.
 ///
 /// Shapes:  rows and cols are those of the packed matrix; both are padded to whole tiles with 0.
 struct TileLayout {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  TileCode code = TileCode::kBf16;
 
   SWITCHYARD_HD std::int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   SWITCHYARD_HD std::int64_t col_tiles() const { return (cols + kTileCols - 1) / kTileCols; }
-  std::size_t bytes() const { return std::size_t(row_tiles() * col_tiles() * kTileBytes); }
-  /// Offset of element (r, c). The 16-byte groups of a row are permuted by its row number modulo 8,
-  /// so that neither copies nor tensor cores meet a bank twice. Units: bytes.
+  std::size_t bytes() const { return std::size_t(row_tiles() * col_tiles() * tile_bytes(code)); }
+  /// Factors of the packed rows beside the tiles, fp32; 0 where the code has none.
+  std::size_t factor_bytes() const {
+    return code == TileCode::kBf16 ? 0 : std::size_t(row_tiles() * kTileRows) * sizeof(float);
+  }
+  /// Offset of bf16 element (r, c). The 16-byte groups of a row are permuted by its row number
+  /// modulo 8, so that neither copies nor tensor cores meet a bank twice. Units: bytes.
   std::size_t offset(std::int64_t r, std::int64_t c) const;
 };
 
 /// Rows that a kernel multiplies, in device memory: per 64 columns all rows, 128 bytes each, in the
 /// swizzle of TileLayout, so that any rows from a multiple of 8 on are one contiguous copy.
 ///
-/// Shapes:  [col_tiles][capacity][64] bf16; `capacity` a multiple of 8.
+/// fp16 values take two planes, their nearest bf16 and what that left over: together they are
+/// exact.
+///
+/// Shapes:  [col_tiles][planes][capacity][64] bf16; `capacity` a multiple of 8.
 struct RowTiles {
   std::byte* data = nullptr;
   std::int64_t capacity = 0;
+  std::int64_t planes = 1;
 
   /// First byte of eight columns; `group` counts them. Units: bytes.
-  SWITCHYARD_HD std::byte* at(std::int64_t row, std::int64_t group) const {
-    return data + (group / 8 * capacity + row) * kTileRowBytes + ((group % 8) ^ (row % 8)) * 16;
+  SWITCHYARD_HD std::byte* at(std::int64_t row, std::int64_t group, std::int64_t plane = 0) const {
+    return data + ((group / 8 * planes + plane) * capacity + row) * kTileRowBytes +
+           ((group % 8) ^ (row % 8)) * 16;
   }
   /// Bytes of `cols` columns.
   std::size_t bytes(std::int64_t cols) const {
-    return std::size_t((cols + kTileCols - 1) / kTileCols * capacity * kTileRowBytes);
+    return std::size_t((cols + kTileCols - 1) / kTileCols * planes * capacity * kTileRowBytes);
   }
 };
 
@@ -61,15 +105,27 @@ constexpr std::int64_t paired_row(std::int64_t row, bool up) {
   return row / 8 * 16 + row % 8 + (up ? 8 : 0);
 }
 
-/// Copies a bf16 matrix into `packed`, row r to row place(r) of the layout: the identity, or
-/// paired_row() of gate or up.
+/// Where row r of a matrix goes in its packed one: to r, or to paired_row() of gate or up.
 enum class RowPlace : std::uint8_t { kPlain, kGate, kUp };
+
+/// The row of the packed matrix.
+constexpr std::int64_t placed_row(std::int64_t row, RowPlace place) {
+  return place == RowPlace::kPlain ? row : paired_row(row, place == RowPlace::kUp);
+}
 
 /// Writes the rows of `m`; padding is left as it is, so zero `packed` first.
 ///
 /// Shapes:  packed [layout.bytes()].
-/// Errors:  UsageError unless `m` is bf16; InternalError when it does not fit.
+/// Errors:  UsageError unless `m` is stored as `layout` says; InternalError when it does not fit.
 void pack_tiles(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
                 std::span<std::byte> packed);
+
+/// Writes what the sums of each packed row are multiplied by: its channel's scale, the matrix's
+/// global scale and the power of two that decoding leaves out. NaN for a row with a NaN in it:
+/// every sum of that row is one.
+///
+/// Shapes:  factors [row_tiles * 64].
+void pack_factors(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
+                  std::span<float> factors);
 
 }  // namespace switchyard::ops

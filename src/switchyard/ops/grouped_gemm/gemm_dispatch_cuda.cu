@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/base/check.h"
+#include "switchyard/ops/grouped_gemm/gemm_tiles_sm90.h"
+
+namespace switchyard::ops {
+namespace {
+
+/// Calls `visit` with the launches of the code.
+template <class Visit>
+void with_tiles(TileCode code, Visit visit) {
+  switch (code) {
+    case TileCode::kBf16:
+      return visit(sm90::TileGemm<TileCode::kBf16>{});
+    case TileCode::kE4m3:
+      return visit(sm90::TileGemm<TileCode::kE4m3>{});
+    case TileCode::kE4m3Block:
+      return visit(sm90::TileGemm<TileCode::kE4m3Block>{});
+    case TileCode::kMxfp4:
+      return visit(sm90::TileGemm<TileCode::kMxfp4>{});
+    case TileCode::kNvfp4:
+      return visit(sm90::TileGemm<TileCode::kNvfp4>{});
+    case TileCode::kNvfp4Wide:
+      return visit(sm90::TileGemm<TileCode::kNvfp4Wide>{});
+  }
+}
+
+}  // namespace
+
+void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
+                          std::int64_t tile) {
+  ensure(ends_in_rows(end.quant) == (end.rows != nullptr),
+         "grouped GEMM of FC1: fp32 rows are for quantisers that need them");
+  with_tiles(gemm.layout.code, [&](auto tiles) { tiles.activation(gemm, end, stream, tile); });
+}
+
+void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile) {
+  with_tiles(gemm.layout.code, [&](auto tiles) { tiles.rows(gemm, end, stream, tile); });
+}
+
+}  // namespace switchyard::ops

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed tiles, read back the way a thread of a warpgroup reads its registers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "switchyard/formats/e2m1.h"
+#include "switchyard/formats/e4m3.h"
+#include "switchyard/formats/fp8_block.h"
+#include "switchyard/formats/nvfp4.h"
+#include "switchyard/ops/grouped_gemm/tile.h"
+#include "tests/cases/moe_case.h"
+#include "tests/support/usage_error.h"
+
+namespace switchyard::ops {
+namespace {
+
+using formats::Element;
+using formats::ScaleType;
+
+constexpr formats::WeightLayout kMxfp4{
+    .element = Element::kE2m1, .scale = ScaleType::kE8m0, .block_rows = 1, .block_cols = 32};
+
+template <class T>
+T read(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+/// The packed matrix and its rows' factors.
+struct Packed {
+  Packed(const TileLayout& l)
+      : layout(l), bytes(l.bytes()), factors(l.factor_bytes() / sizeof(float)) {}
+  void add(const formats::Matrix& m, RowPlace place) {
+    pack_tiles(m, layout, place, bytes);
+    if (!factors.empty()) pack_factors(m, layout, place, factors);
+  }
+  TileLayout layout;
+  std::vector<std::byte> bytes;
+  std::vector<float> factors;
+
+  /// Element (r, c) of the packed rows, from the registers of the multiplication: thread 4 (r % 8)
+  /// + c % 8 / 2 of warp r / 16; register 2 (c % 16 / 8) + r % 16 / 8; half c % 2; step c / 16.
+  double value(std::int64_t r, std::int64_t c) const {
+    const std::byte* tile =
+        bytes.data() + (r / 64 * layout.col_tiles() + c / 64) * tile_bytes(layout.code);
+    const std::int64_t row = r % 64, col = c % 64, step = col / 16;
+    const std::int64_t thread = row / 16 * 32 + row % 8 * 4 + col % 8 / 2;
+    const std::int64_t reg = col % 16 / 8 * 2 + row % 16 / 8, half = col % 2;
+    const double factor = double(factors[std::size_t(r)]);
+    if (layout.code == TileCode::kE4m3 || layout.code == TileCode::kE4m3Block) {
+      const std::byte* word = tile + step / 2 * 2048 + thread * 16 + step % 2 * 8 + reg / 2 * 4;
+      const int shift = int(half * 16 + (reg % 2 == 0 ? 8 : 0));
+      const double code =
+          double(formats::decode_e4m3(std::uint8_t(read<std::uint32_t>(word) >> shift)));
+      if (layout.code == TileCode::kE4m3) return code * factor;
+      return code * factor * double(read<float>(tile + 4096 + row % 16 / 8 * 4));
+    }
+    const auto word = read<std::uint32_t>(tile + thread * 16 + step * 4);
+    const double code =
+        double(formats::decode_e2m1(std::uint8_t(word >> (half * 16 + 12 - 4 * reg)) & 0xf));
+    const std::int64_t pair_row = row / 16 * 8 + row % 8;
+    const bool narrow = layout.code == TileCode::kNvfp4;
+    const auto scale =
+        std::uint8_t(tile[2048 + (narrow ? pair_row * 8 + row % 16 / 8 * 4 + step
+                                         : pair_row * 4 + col / 32 * 2 + row % 16 / 8)]);
+    // Decoding puts a code's bits at 2^-126 of its value, and NVFP4's scales at 2^118.
+    if (layout.code == TileCode::kMxfp4)
+      return code * factor * (scale == 0 ? 0 : std::ldexp(1.0, int(scale) - 127 - 126));
+    return code * factor * double(formats::decode_e4m3(scale)) * 0x1p-8;
+  }
+};
+
+struct Case {
+  const char* name;
+  formats::WeightLayout weights;
+  bool block_inputs;
+  TileCode code;
+};
+const Case kCases[] = {
+    {"channels", formats::kFp8ChannelLayout, false, TileCode::kE4m3},
+    {"tensor", formats::kFp8TensorLayout, false, TileCode::kE4m3},
+    {"blocks", formats::kFp8BlockLayout, true, TileCode::kE4m3Block},
+    {"tensor, block rows", formats::kFp8TensorLayout, true, TileCode::kE4m3Block},
+    {"mxfp4", kMxfp4, false, TileCode::kMxfp4},
+    {"nvfp4", formats::kNvfp4Layout, false, TileCode::kNvfp4},
+    {"nvfp4 per 32", formats::kNvfp4WideLayout, false, TileCode::kNvfp4Wide}};
+
+TEST(TileCodes, EveryRegisterHoldsItsWeight) {
+  for (const Case& c : kCases)
+    for (const auto& [rows, cols] : {std::pair{64, 256}, {200, 330}, {8, 16}, {130, 66}}) {
+      SCOPED_TRACE(c.name);
+      const formats::Matrix m = test::make_matrix(c.weights, rows, cols, 3);
+      const TileCode code = tile_code(c.weights, cols, c.block_inputs);
+      if (cols > 128) {
+        EXPECT_EQ(code, c.code);
+      }
+      Packed plain({.rows = rows, .cols = cols, .code = code});
+      plain.add(m, RowPlace::kPlain);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t k = 0; k < cols; ++k)
+          ASSERT_EQ(plain.value(r, k), m.value(r, k)) << r << " " << k;
+      for (std::int64_t k = cols; k < (cols + 63) / 64 * 64; ++k) EXPECT_EQ(plain.value(0, k), 0);
+    }
+}
+
+TEST(TileCodes, GateAndUpKeepTheirOwnScales) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    constexpr std::int64_t kRows = 160, kCols = 288;
+    const formats::Matrix gate = test::make_matrix(c.weights, kRows, kCols, 3);
+    const formats::Matrix up = test::make_matrix(c.weights, kRows, kCols, 4);
+    Packed both({.rows = 2 * 192, .cols = kCols, .code = c.code});
+    both.add(gate, RowPlace::kGate);
+    both.add(up, RowPlace::kUp);
+    for (std::int64_t r = 0; r < kRows; ++r)
+      for (std::int64_t k = 0; k < kCols; ++k) {
+        ASSERT_EQ(both.value(paired_row(r, false), k), gate.value(r, k)) << r << " " << k;
+        ASSERT_EQ(both.value(paired_row(r, true), k), up.value(r, k)) << r << " " << k;
+      }
+    EXPECT_NE(gate.value(5, 9), up.value(5, 9));
+  }
+}
+
+// Every exponent that a row may mix with others of the same octaves.
+TEST(TileCodes, EveryExponentCode) {
+  formats::Matrix m = test::make_matrix(kMxfp4, 16, 512, 8);
+  std::vector<std::byte> scales(m.scales.begin(), m.scales.end());
+  ASSERT_EQ(scales.size(), 256u);
+  for (std::size_t i = 0; i < 255; ++i) scales[i] = std::byte(i);  // 255 is NaN, refused at load
+  m.scales = scales;
+  Packed p({.rows = 16, .cols = 512, .code = TileCode::kMxfp4});
+  p.add(m, RowPlace::kPlain);
+  for (std::int64_t r = 0; r < 16; ++r)
+    for (std::int64_t c = 0; c < 512; ++c) ASSERT_EQ(p.value(r, c), m.value(r, c)) << r << " " << c;
+}
+
+TEST(TileCodes, ANanTakesItsRow) {
+  formats::Matrix m = test::make_matrix(formats::kFp8ChannelLayout, 20, 64, 8);
+  std::vector<std::byte> codes(m.codes.begin(), m.codes.end());
+  codes[7 * 64 + 3] = std::byte(0x7f);
+  codes[9 * 64 + 63] = std::byte(0xff);
+  m.codes = codes;
+  Packed p({.rows = 20, .cols = 64, .code = TileCode::kE4m3});
+  p.add(m, RowPlace::kPlain);
+  for (std::int64_t r = 0; r < 20; ++r)
+    EXPECT_EQ(std::isnan(p.factors[std::size_t(r)]), r == 7 || r == 9) << r;
+}
+
+TEST(TileCodes, WhatHasNoTilesIsNamed) {
+  const auto text = [](formats::WeightLayout l, bool blocks) {
+    return test::usage_error_of([&] { tile_code(l, 256, blocks); });
+  };
+  formats::WeightLayout odd = formats::kFp8BlockLayout;
+  odd.block_cols = 64;
+  EXPECT_THAT(text(odd, true), testing::HasSubstr("128x64"));
+  EXPECT_THAT(text(kMxfp4, true), testing::HasSubstr("activations with scales per 128"));
+  EXPECT_THAT(text({.element = Element::kFp16}, false), testing::HasSubstr("fp16"));
+  EXPECT_EQ(tile_code({.element = Element::kBf16}, 256, false), TileCode::kBf16);
+  const formats::Matrix m = test::make_matrix({.element = Element::kBf16}, 64, 64, 1);
+  Packed p({.rows = 64, .cols = 64, .code = TileCode::kE4m3});
+  EXPECT_THAT(test::usage_error_of([&] { p.add(m, RowPlace::kPlain); }),
+              testing::HasSubstr("laid out for e4m3"));
+}
+
+}  // namespace
+}  // namespace switchyard::ops
