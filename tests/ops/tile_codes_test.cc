@@ -30,6 +30,14 @@ T read(const std::byte* at) {
   return value;
 }
 
+/// The code of register `reg`: bits 15, 8, 7, 6 of the half word, 3 lower, 6 lower; the last one
+/// has bits 14, 13, 11, 10.
+std::uint32_t four_bits(std::uint32_t half, int reg) {
+  const auto bit = [&](int i) { return half >> i & 1; };
+  if (reg == 3) return bit(14) << 3 | bit(13) << 2 | bit(11) << 1 | bit(10);
+  return bit(15 - 3 * reg) << 3 | (half >> (6 - 3 * reg) & 7);
+}
+
 /// The packed matrix and its rows' factors.
 struct Packed {
   Packed(const TileLayout& l)
@@ -61,7 +69,7 @@ struct Packed {
     }
     const auto word = read<std::uint32_t>(tile + thread * 16 + step * 4);
     const double code =
-        double(formats::decode_e2m1(std::uint8_t(word >> (half * 16 + 12 - 4 * reg)) & 0xf));
+        double(formats::decode_e2m1(std::uint8_t(four_bits(word >> (half * 16), int(reg)))));
     const std::int64_t pair_row = row / 16 * 8 + row % 8;
     const bool narrow = layout.code == TileCode::kNvfp4;
     const auto scale =

@@ -22,7 +22,8 @@ void launch_tier(const char* what, const DeviceGemm& g, const End& end, Stream s
   const std::int64_t tiles =
       row_blocks * (std::min(g.experts, g.max_rows) + g.max_rows / Tier::kTokens);
   launch_overlapped(what, grouped_gemm_kernel<Tier, End>,
-                    {.blocks = unsigned(std::min(tiles, Tier::kBlocks * kMultiprocessors)),
+                    {.blocks = unsigned(Tier::kBlocks > 1 ? Tier::kBlocks * kMultiprocessors
+                                                          : std::min(tiles, kMultiprocessors)),
                      .threads = Tier::kThreads,
                      .shared_bytes = Tier::kDynamicBytes},
                     stream, g, end);
@@ -51,6 +52,9 @@ void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream 
   }
 }
 
+/// Mean rows of an expert up to which its tiles take 32 tokens.
+inline constexpr std::int64_t kFewRows = 12;
+
 /// The tiers of weights that are decoded in registers.
 template <class Code, class End>
 void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Stream stream,
@@ -58,8 +62,10 @@ void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Strea
   switch (tile) {
     case 8:
       return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
-    case 64:
-      return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
+    case 64:  // a few tokens an expert: decoding counts, and it wants many warps
+      return g.max_tokens <= 64 || g.max_rows <= kFewRows * g.experts
+                 ? launch_tier<Tier<Code, 1, 32, 3>>(what, g, end, stream)
+                 : launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
     default:
       return launch_tier<Tier<Code, 2, 128>>(what, g, end, stream);
   }

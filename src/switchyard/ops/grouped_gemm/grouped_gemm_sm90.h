@@ -137,6 +137,15 @@ __device__ void count_tiles(const DeviceGemm& g, int row_blocks, Shared<Tier>& s
   __syncthreads();
 }
 
+/// The number of this block's first tile; it goes on in steps of the grid. Blocks that share a
+/// multiprocessor are neighbours, or 132 apart: the factor spreads both over the tiles, so that the
+/// last, incomplete round falls on all multiprocessors alike.
+template <class Tier>
+__device__ int first_tile() {
+  constexpr unsigned kSpread = 325;  // coprime to 132
+  return Tier::kBlocks == 1 ? int(blockIdx.x) : int(blockIdx.x * kSpread % gridDim.x);
+}
+
 /// The tile of that number; token tiles of one expert's rows are neighbours, for the cache's sake.
 template <class Tier>
 __device__ Tile find_tile(const DeviceGemm& g, int number, const Shared<Tier>& s) {
@@ -181,7 +190,7 @@ __device__ void fetch(const DeviceGemm& g, int num_tiles, std::byte* stages, Sha
   const std::int64_t strip = g.layout.col_tiles() * kBytes;
   const bool scaled = Tier::Weights::kBlockSums && g.block_scales != nullptr;
   Ring<Tier> ring;
-  for (int number = blockIdx.x; number < num_tiles; number += gridDim.x) {
+  for (int number = first_tile<Tier>(); number < num_tiles; number += gridDim.x) {
     const Tile tile = find_tile(g, number, s);
     const std::uint32_t padded = (tile.tokens + 7) / 8 * 8;
     const std::uint32_t row_bytes = padded * std::uint32_t(kTileRowBytes);
@@ -258,6 +267,10 @@ struct Source {
   __device__ std::uint64_t tokens(int t) const {
     return operand(shared_address(stage() + t * Tier::kTokenBytes));
   }
+  /// The same for decoded weights.
+  __device__ std::uint32_t tokens_low(int t) const {
+    return operand_low(shared_address(stage() + t * Tier::kTokenBytes));
+  }
   __device__ const std::byte* weights(int t) const { return Tier::weights(stage(), consumer(), t); }
 };
 
@@ -285,7 +298,7 @@ __device__ void multiply_plain(const Source<Tier>& from, float (&acc)[tokens / 2
 /// Multiplies one decoded tile; `add` 0 overwrites the sums.
 template <int tokens>
 __device__ void issue_decoded(float (&acc)[tokens / 2], const std::uint32_t (&a)[4][4],
-                              std::uint64_t b, int add) {
+                              std::uint32_t b, int add) {
   mma_fence();
 #pragma unroll
   for (int step = 0; step < 4; ++step)
@@ -293,19 +306,18 @@ __device__ void issue_decoded(float (&acc)[tokens / 2], const std::uint32_t (&a)
   mma_commit();
 }
 
-/// Decoded weights: one tile is decoded while the one before it multiplies.
+/// Decoded weights: one tile is decoded while those before it multiply.
 template <class Tier, int tokens>
 __device__ void multiply_decoded(const Source<Tier>& from, float (&acc)[tokens / 2]) {
-  using Code = typename Tier::Weights;
   const int walked = walked_tiles(from.g);
-  for (int first = 0; first < walked; first += 2, from.ring.advance()) {
-    std::uint32_t even[4][4], odd[4][4];
+  for (int first = 0; first < walked; first += Tier::kColTiles, from.ring.advance()) {
+    std::uint32_t a[Tier::kColTiles][4][4];
     from.wait();
-    Code::decode(from.weights(0), even);
-    issue_decoded<tokens>(acc, even, from.tokens(0), 1);
-    if (first + 1 < walked) {
-      Code::decode(from.weights(1), odd);
-      issue_decoded<tokens>(acc, odd, from.tokens(1), 1);
+#pragma unroll
+    for (int t = 0; t < Tier::kColTiles; ++t) {
+      if (t > 0 && first + t >= walked) break;
+      Tier::Weights::decode(from.weights(t), a[t]);
+      issue_decoded<tokens>(acc, a[t], from.tokens_low(t), 1);
     }
     mma_wait<0>();
     from.release(from.ring.stage);
@@ -339,10 +351,10 @@ __device__ void multiply_blocks(const Source<Tier>& from, float (&acc)[tokens / 
     std::uint32_t even[4][4], odd[4][4];
     from.wait();
     Code::decode(from.weights(0), even);
-    issue_decoded<tokens>(part, even, from.tokens(0), 0);
+    issue_decoded<tokens>(part, even, from.tokens_low(0), 0);
     if (first + 1 < walked) {
       Code::decode(from.weights(1), odd);
-      issue_decoded<tokens>(part, odd, from.tokens(1), 1);
+      issue_decoded<tokens>(part, odd, from.tokens_low(1), 1);
     }
     const float2 weights = Code::scales(from.weights(0));
     mma_wait<0>();
@@ -389,7 +401,7 @@ __device__ void consume(const DeviceGemm& g, int num_tiles, std::byte* stages, S
                         const End& end) {
   constexpr int kLeast = Tier::kTokens <= 64 ? 8 : 32;
   Ring<Tier> ring;
-  for (int number = blockIdx.x; number < num_tiles; number += gridDim.x)
+  for (int number = first_tile<Tier>(); number < num_tiles; number += gridDim.x)
     multiply_from<Tier, kLeast>(g, find_tile(g, number, s), stages, s, ring, end);
 }
 

@@ -90,6 +90,11 @@ __device__ inline std::uint64_t operand(std::uint32_t address) {
          (kNextEightRows << 32) | (kSwizzle128 << 62);
 }
 
+/// The lower half of operand(); the upper one is 0x40000040 for all of them.
+__device__ inline std::uint32_t operand_low(std::uint32_t address) {
+  return (address & 0x3ffff) >> 4 | 1u << 16;
+}
+
 /// Orders register and shared-memory accesses before the wgmma that follow.
 __device__ inline void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// Closes a group of wgmma.

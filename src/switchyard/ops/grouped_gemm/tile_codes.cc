@@ -49,15 +49,23 @@ void add_word(std::byte* at, std::uint32_t bits) {
   std::memcpy(at, &word, 4);
 }
 
+/// Where four bits lie in the half word that register `reg` is decoded from: the first three shift
+/// into bits 15 and 8 to 6 as they are, the last one takes what is left.
+constexpr std::uint32_t place_code(std::uint32_t code, int reg) {
+  const std::uint32_t sign = code >> 3 & 1, magnitude = code & 7;
+  if (reg < 3) return sign << (15 - 3 * reg) | magnitude << 6 >> (3 * reg);
+  return sign << 14 | magnitude >> 2 << 13 | (magnitude & 3) << 10;
+}
+
 /// Sixteen codes of 4 bits: two of each thread for its lower, two for its upper columns.
 void pack_step_4(const std::uint8_t (&codes)[8], const RowSlot& s, std::byte* tile,
                  std::int64_t step) {
   for (std::int64_t upper = 0; upper < 2; ++upper)
     for (std::int64_t lane = 0; lane < 4; ++lane) {
       const std::uint32_t pair = codes[upper * 4 + lane];
-      const int down = 12 - 4 * int(upper * 2 + s.half());
+      const int reg = int(upper * 2 + s.half());
       add_word(tile + (s.thread() + lane) * 16 + step * 4,
-               (pair & 0xf) << down | (pair >> 4) << (down + 16));
+               place_code(pair & 0xf, reg) | place_code(pair >> 4, reg) << 16);
     }
 }
 

@@ -31,21 +31,25 @@ inline constexpr std::uint32_t kTwoTo119 = 0x7b007b00u, kTwoTo120 = 0x7b807b80u;
 
 /// bf16 tiles: the tensor cores read them from shared memory.
 struct PlainTiles {
-  static constexpr TileCode kCode = TileCode::kBf16;                    ///< What they hold.
-  static constexpr bool kDecoded = false, kBlockSums = false;           ///< As they are.
-  static constexpr int kBytes = int(tile_bytes(kCode)), kColTiles = 1;  ///< Of one; of a stage.
+  static constexpr TileCode kCode = TileCode::kBf16;              ///< What they hold.
+  static constexpr bool kDecoded = false, kBlockSums = false;     ///< As they are.
+  static constexpr int kBytes = int(tile_bytes(kCode));           ///< Of one tile.
+  static constexpr int kColTiles = 1, kMostColTiles = kColTiles;  ///< Of a stage.
 };
 
-/// What all decoded tiles share: two of them make a stage, 128 columns.
+/// What all decoded tiles share: two of them make a stage, 128 columns, or four.
 template <TileCode code>
 struct DecodedTiles {
   static constexpr TileCode kCode = code;  ///< What they hold.
   /// Through registers; with sums per 128 columns.
   static constexpr bool kDecoded = true, kBlockSums = code == TileCode::kE4m3Block;
-  static constexpr int kBytes = int(tile_bytes(code)), kColTiles = 2;  ///< Of one; of a stage.
+  static constexpr int kBytes = int(tile_bytes(code));  ///< Of one tile.
+  /// Of a stage.
+  static constexpr int kColTiles = 2, kMostColTiles = kBytes < 4096 ? 4 : 2;
 };
 
-/// E2M1 codes of one thread: a word per step of 16 columns, a nibble of each half per register.
+/// E2M1 codes of one thread: a word per step of 16 columns, four bits of each half per register.
+/// The first three lie so that one mask leaves sign and magnitude where a bf16 has them.
 struct Nibbles {
   uint4 words;
 
@@ -55,9 +59,8 @@ struct Nibbles {
   /// Register `j` of `word`, times 2^-126.
   template <int j>
   __device__ static std::uint32_t pair(std::uint32_t word) {
-    constexpr int kUp = 4 * j - 6;
-    const std::uint32_t magnitude = kUp < 0 ? word >> -kUp : word << (kUp < 0 ? 0 : kUp);
-    return ((word << (4 * j)) & 0x80008000u) | (magnitude & 0x01c001c0u);
+    if constexpr (j < 3) return (word << (3 * j)) & 0x81c081c0u;
+    return ((word << 1) & 0x80008000u) | ((word >> 5) & 0x01000100u) | ((word >> 4) & 0x00c000c0u);
   }
   /// All registers of a step; the two rows have scales of their own.
   __device__ static void decode(std::uint32_t word, std::uint32_t row, std::uint32_t row_8,
