@@ -8,6 +8,7 @@
 #include <set>
 
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
+#include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/usage_error.h"
@@ -148,6 +149,27 @@ TEST(Tile, TiersFollowTheTokens) {
   EXPECT_EQ(token_tile(64, 512, 128), 64);
   EXPECT_EQ(token_tile(512, 4096, 128), 64);
   EXPECT_EQ(token_tile(4096, 32768, 128), 128);
+}
+
+// Larger tiles pay from so many rows an expert on, for the operands that they are built for.
+TEST(Tile, PrefillTakesManyRowsOfBf16) {
+  DeviceGemm gemm;
+  gemm.layout = {.rows = 64, .cols = 64};
+  gemm.experts = 128;
+  gemm.max_rows = 96 * gemm.experts;
+  EXPECT_TRUE(prefers_prefill(gemm));
+  gemm.max_rows -= 1;
+  EXPECT_FALSE(prefers_prefill(gemm));
+  EXPECT_TRUE(serves_prefill(gemm)) << "forced, it runs";
+  gemm.max_rows = 1 << 20;
+  gemm.x.planes = 2;
+  EXPECT_FALSE(prefers_prefill(gemm)) << "fp16 activations";
+  gemm.x.planes = 1;
+  gemm.layout.code = TileCode::kMxfp4;
+  EXPECT_FALSE(prefers_prefill(gemm));
+  gemm.layout.code = TileCode::kBf16;
+  gemm.experts = kPrefillExperts + 1;
+  EXPECT_FALSE(prefers_prefill(gemm)) << "more than its table holds";
 }
 
 }  // namespace

@@ -17,6 +17,37 @@ constexpr int kGatherWarps = 8;
 using sm90::gather_row;
 using sm90::lane_of;
 
+/// Neighbouring ids that one lane looks at.
+constexpr int kIdsOfLane = 4;
+constexpr std::int64_t kIdsOfWarp = 32 * kIdsOfLane;
+/// Loads of up to this many are in flight before the first is looked at.
+constexpr int kAhead = 4;
+
+/// Ids i ... i + 3; -1 from `end` on. `i` is a multiple of 4.
+__device__ int4 load_ids(const std::int32_t* ids, std::int64_t i, std::int64_t end, bool aligned) {
+  if (aligned && i + kIdsOfLane <= end) return *reinterpret_cast<const int4*>(ids + i);
+  return {i < end ? ids[i] : -1, i + 1 < end ? ids[i + 1] : -1, i + 2 < end ? ids[i + 2] : -1,
+          i + 3 < end ? ids[i + 3] : -1};
+}
+
+/// Calls `visit(index, ids)` for this lane's ids of begin ... end, in order, all lanes together.
+template <class Visit>
+__device__ void for_ids(const DeviceSort& a, std::int64_t begin, std::int64_t end, Visit&& visit) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(a.ids) % sizeof(int4) == 0;
+  for (std::int64_t from = begin; from < end; from += kAhead * kIdsOfWarp) {
+    int4 ids[kAhead];
+    const std::int64_t first = from + lane_of() * kIdsOfLane;
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) ids[n] = load_ids(a.ids, first + n * kIdsOfWarp, end, aligned);
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      if (from + n * kIdsOfWarp >= end) break;
+      const int four[kIdsOfLane] = {ids[n].x, ids[n].y, ids[n].z, ids[n].w};
+      visit(first + n * kIdsOfWarp, four);
+    }
+  }
+}
+
 /// What a block knows after counting all ids.
 struct Counted {
   int first;      // sorted row of the expert's first
@@ -32,11 +63,13 @@ __device__ Counted count_ids(const DeviceSort& a, int expert, std::int64_t begin
   if (threadIdx.x == 0) first = 0;
   __syncthreads();
   int mine = 0;
-  for (std::int64_t i = begin + lane_of(); i < end; i += 32) {
-    const std::int32_t id = a.ids[i];
-    mine += id == expert;
-    if (id >= 0 && id < expert) atomicAdd(&counts[id], 1);
-  }
+  for_ids(a, begin, end, [&](std::int64_t, const int(&ids)[kIdsOfLane]) {
+#pragma unroll
+    for (int i = 0; i < kIdsOfLane; ++i) {
+      mine += ids[i] == expert;
+      if (ids[i] >= 0 && ids[i] < expert) atomicAdd(&counts[ids[i]], 1);
+    }
+  });
   mine = __reduce_add_sync(~0u, mine);
   if (lane_of() == 0) own[warp] = mine;
   __syncthreads();
@@ -54,6 +87,27 @@ __device__ Counted count_ids(const DeviceSort& a, int expert, std::int64_t begin
   return c;
 }
 
+/// Gives the expert's ids of begin ... end the sorted rows from `at` on, in order.
+__device__ void place_ids(const DeviceSort& a, int expert, std::int64_t begin, std::int64_t end,
+                          int at) {
+  for_ids(a, begin, end, [&](std::int64_t index, const int(&ids)[kIdsOfLane]) {
+    int row = at;
+    unsigned hits[kIdsOfLane];
+#pragma unroll
+    for (int i = 0; i < kIdsOfLane; ++i) {
+      hits[i] = __ballot_sync(~0u, ids[i] == expert);
+      row += __popc(hits[i] & ((1u << lane_of()) - 1));
+      at += __popc(hits[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kIdsOfLane; ++i) {
+      if (ids[i] != expert) continue;
+      a.source[row] = std::int32_t(index + i);
+      a.sorted_of[index + i] = row++;
+    }
+  });
+}
+
 /// One block per expert, and one for what belongs to none: each reads all ids, so that no block
 /// waits for another and the order is the stable one.
 __global__ void __launch_bounds__(kMostThreads)
@@ -65,7 +119,8 @@ __global__ void __launch_bounds__(kMostThreads)
   const int expert = blockIdx.x, experts = int(a.experts), warp = threadIdx.x / 32;
   const int warps = blockDim.x / 32;
   const std::int64_t rows = a.tokens * a.top_k;
-  const std::int64_t share = ((rows + warps - 1) / warps + 31) / 32 * 32;
+  const std::int64_t share =
+      ((rows + warps - 1) / warps + kIdsOfLane - 1) / kIdsOfLane * kIdsOfLane;
   const std::int64_t begin = min(share * warp, rows), end = min(begin + share, rows);
   const Counted c = count_ids(a, expert, begin, end, counts, own);
   if (threadIdx.x == 0) a.offsets[expert] = c.first;
@@ -77,18 +132,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int total = c.before[1];
   if (threadIdx.x == 0) a.counts[expert] = total;
   if (total == 0) return;
-  int at = c.first + c.before[0];
-  for (std::int64_t from = begin; from < end; from += 32) {
-    const std::int64_t i = from + lane_of();
-    const bool hit = i < end && a.ids[i] == expert;
-    const unsigned hits = __ballot_sync(~0u, hit);
-    if (hit) {
-      const int row = at + __popc(hits & ((1u << lane_of()) - 1));
-      a.source[row] = std::int32_t(i);
-      a.sorted_of[i] = row;
-    }
-    at += __popc(hits);
-  }
+  place_ids(a, expert, begin, end, c.first + c.before[0]);
   const int last = c.first + total, padded = (last + 7) / 8 * 8;
   if (last + int(threadIdx.x) < padded) a.source[last + threadIdx.x] = -1;
   if (!gathers) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/base/check.h"
+#include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
 #include "switchyard/ops/grouped_gemm/gemm_tiles_sm90.h"
 
 namespace switchyard::ops {
@@ -24,16 +25,33 @@ void with_tiles(TileCode code, Visit visit) {
   }
 }
 
+bool unscaled(const SumScales& s) {
+  return s.factors == nullptr && s.tokens == nullptr && s.experts == nullptr;
+}
+
+/// Whether the call takes the prefill tier, which `built` says is built for its end.
+bool takes_prefill(const char* what, const DeviceGemm& gemm, bool built, std::int64_t tile) {
+  if (tile == 0) return built && prefers_prefill(gemm);
+  ensure(tile != kPrefillTile || (built && serves_prefill(gemm)), what, ": no tier of ", tile,
+         " tokens for these operands");
+  return tile == kPrefillTile;
+}
+
 }  // namespace
 
 void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
                           std::int64_t tile) {
   ensure(ends_in_rows(end.quant) == (end.rows != nullptr),
          "grouped GEMM of FC1: fp32 rows are for quantisers that need them");
+  const bool bf16 = end.quant == formats::ActivationQuant::kNone && end.out.planes == 1;
+  if (takes_prefill("grouped GEMM of FC1", gemm, bf16 && unscaled(end.scales), tile))
+    return gemm_activation_prefill_cuda(gemm, end, stream);
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.activation(gemm, end, stream, tile); });
 }
 
 void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile) {
+  if (takes_prefill("grouped GEMM of FC2", gemm, unscaled(end.scales), tile))
+    return gemm_rows_prefill_cuda(gemm, end, stream);
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.rows(gemm, end, stream, tile); });
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
+
 namespace switchyard::ops {
 
 std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts) {
@@ -11,6 +13,16 @@ std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int
     if (max_tokens <= tile) return tile;
   const std::int64_t mean = max_rows / std::max<std::int64_t>(1, experts);
   return mean <= 48 ? 64 : 128;
+}
+
+bool serves_prefill(const DeviceGemm& gemm) {
+  return gemm.layout.code == TileCode::kBf16 && gemm.x.planes == 1 &&
+         gemm.experts <= kPrefillExperts;
+}
+
+bool prefers_prefill(const DeviceGemm& gemm) {
+  constexpr std::int64_t kFewestRows = 96;  // an expert's
+  return serves_prefill(gemm) && gemm.max_rows >= kFewestRows * gemm.experts;
 }
 
 }  // namespace switchyard::ops

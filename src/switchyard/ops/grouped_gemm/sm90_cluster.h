@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "switchyard/ops/grouped_gemm/sm90.h"
+
+/// Wrappers of what two blocks of one cluster share, and of moves between lanes; for .cu files
+/// only. Source:  PTX ISA 9.0: setmaxnreg, mapa, mbarrier, barrier.cluster, cp.async.bulk,
+/// movmatrix.
+namespace switchyard::ops::sm90 {
+
+/// Gives registers back until the thread has `count`; by all warps of a warpgroup.
+template <int count>
+__device__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+/// Takes registers until the thread has `count`, once others gave them; by all of a warpgroup.
+template <int count>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+/// This block's number within its cluster.
+__device__ inline std::uint32_t cluster_rank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// Waits for all threads of the cluster; what they wrote before is visible after.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// Arrives once at the barrier that lies where `bar` does, in block `rank` of the cluster. Orders
+/// no writes between the blocks, which would cost a fence of all memory: it says that the tensor
+/// cores have read what a copy may now replace.
+__device__ inline void barrier_arrive_at(std::uint64_t* bar, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(bar)),
+      "r"(rank)
+      : "memory");
+}
+
+/// Whether the phase of parity `parity` has completed.
+__device__ inline bool barrier_try(std::uint64_t* bar, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(shared_address(bar)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+/// Waits for a phase that other blocks complete. A cluster that lost its way traps after seconds
+/// and does not hold the device for ever.
+__device__ inline void barrier_wait_bounded(std::uint64_t* bar, std::uint32_t parity) {
+  constexpr long long kCycles = 20'000'000'000;
+  if (barrier_try(bar, parity)) return;
+  const long long start = clock64();
+  while (!barrier_try(bar, parity))
+    if (clock64() - start > kCycles) __trap();
+}
+
+/// copy_bulk() to the same place in both blocks of a pair; completes on the same barrier in each.
+__device__ inline void copy_bulk_to_pair(void* to, const void* from, std::uint32_t bytes,
+                                         std::uint64_t* bar) {
+  constexpr std::uint16_t kBoth = 3;
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(bar)), "h"(kBoth)
+      : "memory");
+}
+
+/// Transposes a matrix of 8 x 8 halves: a lane gives row lane / 4, columns 2 (lane % 4) and + 1.
+__device__ inline std::uint32_t transpose_halves(std::uint32_t pair) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+}  // namespace switchyard::ops::sm90
