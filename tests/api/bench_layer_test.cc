@@ -298,6 +298,10 @@ TEST(Bars, ShareOfTheRoofByShapeFormatAndTokens) {
   EXPECT_EQ(bar_of("qwen3-30b-a3b", "w4a8_nvfp4_fp8", 512, cost), 0.55);
   EXPECT_FALSE(bar_of("qwen3-30b-a3b", "none", 2, cost));
   EXPECT_FALSE(bar_of("tiny", "none", 1, cost));
+  Barred amx = on_cpu("qwen3-30b-a3b", "none");
+  amx.tier = CpuIsa::kAmx;
+  EXPECT_EQ(switchyard::bar_of(amx, 64, cost, {1, 1}), 0.60);
+  EXPECT_FALSE(switchyard::bar_of(amx, 512, cost, {1, 1}));
   EXPECT_FALSE(bar_of("gpt-oss-20b", "nvfp4", 1, cost));
   EXPECT_FALSE(
       switchyard::bar_of({Device::kCpu, "qwen3-30b-a3b", "none", kWithoutShared}, 1, cost, {1, 1}));

@@ -96,7 +96,7 @@ enum class Form { kPairs, kFloats, kFixed, kFixedTwo };  // fixed: in three or t
 // Input rows with scales of every kind that the layout allows; poison behind the padded columns.
 // Every third row has values that are too small to be integers beside their neighbours.
 struct Input {
-  Input(const Packed& w, std::int64_t rows, Form wanted)
+  Input(const Packed& w, std::int64_t rows, Form wanted, FixRow fix_row = fix_row_avx512)
       : cols(w.m.cols), stride(w.layout.padded_cols() + 6), blocks((cols + 127) / 128) {
     const Random random(5, std::uint64_t(cols));
     for (std::int64_t i = 0; i < std::max<std::int64_t>(rows, 1); ++i) {  // never a null pointer
@@ -113,17 +113,17 @@ struct Input {
     }
     has_block_scales = w.layout.scale == ScaleType::kF32 && w.layout.cut() <= 128;
     form = wanted;
-    if (form == Form::kFixed) fix(w.layout, formats::ActivationQuant::kNone);
-    if (form == Form::kFixedTwo) fix(w.layout, formats::ActivationQuant::kMxfp8);
+    if (form == Form::kFixed) fix(w.layout, formats::ActivationQuant::kNone, fix_row);
+    if (form == Form::kFixedTwo) fix(w.layout, formats::ActivationQuant::kMxfp8, fix_row);
   }
-  void fix(const PanelLayout& layout, formats::ActivationQuant quant) {
+  void fix(const PanelLayout& layout, formats::ActivationQuant quant, FixRow fix_row) {
     const FixedForm fixed_as = fixed_form(layout, quant);
     fixed_stride = fixed_as.row_bytes(layout.padded_cols());
     digits = fixed_as.digits;
     fixed.resize(row_scales.size() * std::size_t(fixed_stride), std::byte(0xee));
     for (std::int64_t i = 0; i < std::int64_t(row_scales.size()); ++i)
-      fix_row_avx512(fixed_as, &pairs[std::size_t(i * stride)], layout.padded_cols(),
-                     &fixed[std::size_t(i * fixed_stride)]);
+      fix_row(fixed_as, &pairs[std::size_t(i * stride)], layout.padded_cols(),
+              &fixed[std::size_t(i * fixed_stride)]);
   }
   PanelInput view() const {
     return {.pairs = form == Form::kFloats ? nullptr : pairs.data(),
@@ -316,7 +316,7 @@ struct Twin {
   std::string name;
   PanelGemm gemm;
   CpuIsa needs;
-  bool reads_fixed = false;
+  FixRow fix_row = nullptr;  // null: it reads no fixed rows
 };
 
 class PanelGemmTwin : public testing::TestWithParam<Twin> {
@@ -329,7 +329,7 @@ class PanelGemmTwin : public testing::TestWithParam<Twin> {
   static std::vector<Form> inputs_of(const WeightLayout& l) {
     if (l.element == Element::kFp16) return {Form::kFloats};
     std::vector<Form> forms = {Form::kPairs, Form::kFloats};
-    if (GetParam().reads_fixed && l.element == Element::kE2m1)
+    if (GetParam().fix_row != nullptr && l.element == Element::kE2m1)
       forms.insert(forms.end(), {Form::kFixed, Form::kFixedTwo});
     return forms;
   }
@@ -344,7 +344,7 @@ TEST_P(PanelGemmTwin, MatchesADoubleLoop) {
         for (std::int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33}) {
           if (s.n * s.k > 60'000 && count != 3 && count != 17) continue;
           if (s.n * s.k > 5'000 && count % 2 == 0 && count > 2) continue;
-          const Input x(w, count, form);
+          const Input x(w, count, form, GetParam().fix_row);
           const Rows rows = first_rows(w, count);
           const Error e = error_of(w, x, rows, run(GetParam().gemm, w, x, rows));
           if (count == 0) continue;
@@ -369,7 +369,7 @@ TEST_P(PanelGemmTwin, TheBoundCatchesMisplacedCodesAndScales) {
       }
       const Packed wrong(*bad);
       for (Form form : inputs_of(layout)) {
-        const Input x(good, 5, form);
+        const Input x(good, 5, form, GetParam().fix_row);
         const Rows rows = first_rows(good, 5);
         const Error e = error_of(good, x, rows, run(GetParam().gemm, wrong, x, rows));
         EXPECT_GT(e.rel_l2, 1000 * kGemmBudget) << name << " fault " << int(fault);
@@ -422,15 +422,15 @@ TEST_P(PanelGemmTwin, EveryCodeDecodes) {
 
 // A row alone equals the same row at any height, at any place, in any range of panels.
 TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
-  constexpr std::int64_t kRows = 53;
+  constexpr std::int64_t kRows = 79;
   for (const auto& [name, layout] : all_layouts())
     for (Form form : inputs_of(layout)) {
       const Packed w(test::make_matrix(layout, 129, 290, 11));
-      const Input x(w, kRows, form);
+      const Input x(w, kRows, form, GetParam().fix_row);
       const std::int64_t panels = w.layout.panels(), width = panels * kPanelRows;
       const std::vector<float> all = run(GetParam().gemm, w, x, first_rows(w, kRows));
       const Rows order = first_rows(w, kRows);
-      for (std::int64_t height : {1, 2, 3, 4, 5, 7, 8, 9, 16, 49})
+      for (std::int64_t height : {1, 2, 3, 4, 5, 7, 8, 9, 16, 33, 49})
         for (std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, panels - 1})
           for (std::int64_t end : {begin + 1, panels}) {
             const std::int64_t first = (height * 3 + begin) % (kRows - height + 1);
@@ -448,11 +448,39 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
     }
 }
 
+// Integer rows are exact, so tiles give what byte dot products give: AMX has AVX-512's bits there,
+// with quads that are listed, and with rows that tiles may not multiply.
+TEST(PanelGemmAmx, FixedRowsHaveTheBitsOfAvx512) {
+  if (test::runnable_tiers().back() < CpuIsa::kAmx) GTEST_SKIP() << "this CPU has no amx";
+  for (const auto& [name, layout] : all_layouts())
+    for (const Form form : {Form::kFixed, Form::kFixedTwo})
+      for (const std::int64_t count : {1, 13, 14, 17, 64, 78})
+        for (const bool huge : {false, true}) {
+          if (layout.element != Element::kE2m1) continue;
+          const Packed w(test::make_matrix(layout, 50, 608, 13));
+          Input narrow(w, count, form), tiles(w, count, form, fix_row_amx);
+          const auto quant = form == Form::kFixed ? formats::ActivationQuant::kNone
+                                                  : formats::ActivationQuant::kMxfp8;
+          for (Input* x : {&narrow, &tiles}) {
+            if (!huge) continue;
+            x->pairs[std::size_t(count / 2 * x->stride + 7)] = float_to_bf16(0x1p110f);
+            x->fixed.clear();
+            x->fix(w.layout, quant, x == &tiles ? fix_row_amx : fix_row_avx512);
+          }
+          const Rows rows = first_rows(w, count);
+          const std::vector<float> want = run(panel_gemm_avx512, w, narrow, rows);
+          const std::vector<float> got = run(panel_gemm_amx, w, tiles, rows);
+          ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+              << name << " form " << int(form) << ", " << count << " rows, huge " << huge;
+        }
+}
+
 INSTANTIATE_TEST_SUITE_P(Twins, PanelGemmTwin,
                          testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
                                          Twin{"avx2", panel_gemm_avx2, CpuIsa::kAvx2},
-                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512, true},
-                                         Twin{"amx", panel_gemm_amx, CpuIsa::kAmx}),
+                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512,
+                                              fix_row_avx512},
+                                         Twin{"amx", panel_gemm_amx, CpuIsa::kAmx, fix_row_amx}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -66,6 +66,7 @@ std::optional<std::size_t> column_of(const std::array<std::int64_t, n>& all, std
 std::optional<double> cpu_bar(const Barred& what, std::int64_t tokens, const LayerCost& cost) {
   const std::optional<std::size_t> column = column_of(kTokens, tokens);
   if (!column || !what.overrides.empty()) return std::nullopt;
+  if (what.tier == CpuIsa::kAmx && tokens == kTokens.back()) return std::nullopt;
   for (const ShareBar& bar : kShareBars)
     if (bar.preset == what.preset && bar.format == what.format) return bar.share[*column];
   for (const TimeBar& bar : kTimeBars)

@@ -75,12 +75,15 @@ class Forward {
             .bias = s_.bias ? reinterpret_cast<const float*>(expert(e) + bias) : nullptr};
   }
 
-  /// The part of a matrix that starts at `panel` is read next.
-  void prefetch(std::int64_t e, const PanelLayout& layout, std::size_t codes, std::size_t scales,
-                std::int64_t panel) const {
-    prefetch_stream(expert(e) + codes + panel * std::int64_t(layout.panel_code_bytes()));
-    if (layout.scale == formats::ScaleType::kNone) return;
-    __builtin_prefetch(expert(e) + scales + panel * std::int64_t(layout.panel_scale_bytes()), 0, 2);
+  /// The part of a matrix that starts at `panel` is read next; its first codes.
+  const std::byte* prefetch(std::int64_t e, const PanelLayout& layout, std::size_t codes,
+                            std::size_t scales, std::int64_t panel) const {
+    const std::byte* first = expert(e) + codes + panel * std::int64_t(layout.panel_code_bytes());
+    prefetch_stream(first);
+    if (layout.scale != formats::ScaleType::kNone)
+      __builtin_prefetch(expert(e) + scales + panel * std::int64_t(layout.panel_scale_bytes()), 0,
+                         2);
+    return first;
   }
 
   const void* token(std::int64_t t) const {
@@ -135,20 +138,28 @@ class Forward {
     if (begin == end) return;
     const std::int64_t e = b_.active[std::size_t(of)];
     const std::int64_t first = b_.offsets[std::size_t(e)], last = b_.offsets[std::size_t(e) + 1];
-    prefetch_fc1(task + a_.pool->size());  // likely this thread's next one
+    const std::byte* next = prefetch_fc1(task + a_.pool->size());  // likely this thread's next one
     for (std::int64_t row = first; row < last; row += FfnSizes::kRowBlock)
-      fc1_block(e, begin, end, row, std::min(FfnSizes::kRowBlock, last - row), member);
+      fc1_block({e, begin, end, row, std::min(FfnSizes::kRowBlock, last - row), next}, member);
   }
 
-  void prefetch_fc1(std::int64_t task) const {
-    if (task >= fc1_.count()) return;
+  /// Asks for the beginning of a task; its first codes, null where there are none.
+  const std::byte* prefetch_fc1(std::int64_t task) const {
+    if (task >= fc1_.count()) return nullptr;
     const PanelTasks::Range next = fc1_.range(task);
-    if (next.begin == next.end) return;
-    prefetch(b_.active[std::size_t(next.matrix)], l_.fc1, l_.up_codes, l_.up_scales, next.begin);
+    if (next.begin == next.end) return nullptr;
+    return prefetch(b_.active[std::size_t(next.matrix)], l_.fc1, l_.up_codes, l_.up_scales,
+                    next.begin);
   }
 
-  void fc1_block(std::int64_t e, std::int64_t begin, std::int64_t end, std::int64_t row,
-                 std::int64_t rows, int member) {
+  /// Rows of one expert times the panels [begin, end) of its FC1.
+  struct Fc1Block {
+    std::int64_t expert, begin, end, row, rows;
+    const std::byte* next;  // codes of what follows
+  };
+
+  void fc1_block(const Fc1Block& block, int member) {
+    const auto [e, begin, end, row, rows, next] = block;
     const std::int64_t cols = (end - begin) * kPanelRows;
     float* gate = b_.tiles.data() + member * b_.tile_stride;
     float* up = gate + FfnSizes::kRowBlock * cols;
@@ -160,11 +171,13 @@ class Forward {
                     .index = b_.input_row.data() + row,
                     .num_rows = rows,
                     .y = up,
-                    .y_stride = cols};
-    if (s_.gated) prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
+                    .y_stride = cols,
+                    .next = next};
+    if (s_.gated) g.next = prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
     gemm_(g);
     if (s_.gated) {
       w = matrix(e, l_.fc1, l_.gate_codes, l_.gate_scales, 0, l_.gate_bias);
+      g.next = next;
       g.y = gate;
       gemm_(g);
     }
@@ -224,8 +237,9 @@ class Forward {
       const std::int64_t e = b_.active[std::size_t(i)];
       const std::int64_t first = b_.offsets[std::size_t(e)];
       const PanelMatrix w = matrix(e, l_.fc2, l_.down_codes, l_.down_scales, 2, l_.down_bias);
-      if (i + 1 < active_)
-        prefetch(b_.active[std::size_t(i + 1)], l_.fc2, l_.down_codes, l_.down_scales, begin);
+      const std::byte* next = i + 1 < active_ ? prefetch(b_.active[std::size_t(i + 1)], l_.fc2,
+                                                         l_.down_codes, l_.down_scales, begin)
+                                              : prefetch_fc2(task + a_.pool->size());
       gemm_({.w = &w,
              .panel_begin = begin,
              .panel_end = end,
@@ -233,13 +247,22 @@ class Forward {
              .index = nullptr,
              .num_rows = b_.offsets[std::size_t(e) + 1] - first,
              .y = rows + first * cols,
-             .y_stride = cols});
+             .y_stride = cols,
+             .next = next});
     }
     const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);
     for (std::int64_t t = 0; t < a_.tokens; ++t) {
       if (a_.rows != nullptr) write_rows(t, rows, cols, c0, valid);
       if (a_.out != nullptr) combine(t, rows, cols, c0, valid);
     }
+  }
+
+  /// As prefetch_fc1().
+  const std::byte* prefetch_fc2(std::int64_t task) const {
+    if (task >= fc2_.count()) return nullptr;
+    const PanelTasks::Range next = fc2_.range(task);
+    if (next.begin == next.end) return nullptr;
+    return prefetch(b_.active[0], l_.fc2, l_.down_codes, l_.down_scales, next.begin);
   }
 
   void write_rows(std::int64_t t, const float* rows, std::int64_t cols, std::int64_t c0,

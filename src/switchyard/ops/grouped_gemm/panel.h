@@ -124,6 +124,7 @@ struct PanelGemmArgs {
   std::int64_t num_rows = 0;
   float* y = nullptr;
   std::int64_t y_stride = 0;
+  const std::byte* next = nullptr;  // codes of this layout that are read after these, if known
 };
 
 /// A twin of the panel GEMM for one instruction tier.
@@ -151,9 +152,9 @@ void panel_gemm_portable(const PanelGemmArgs& args);
 void panel_gemm_avx2(const PanelGemmArgs& args);
 /// AVX-512 with BF16, VBMI and VNNI; call it only where the environment has that tier.
 void panel_gemm_avx512(const PanelGemmArgs& args);
-/// AMX tiles with AVX-512 around them; call it only where the environment has that tier. 4-bit
-/// weights take their block scale inside the tile, which is exact in bf16; fp32 inputs run the
-/// AVX-512 twin.
+/// AMX tiles with AVX-512 around them; call it only where the environment has that tier. fp32
+/// inputs run the AVX-512 twin, and so do E2M1 weights in front of rows that are not in the fixed
+/// form.
 void panel_gemm_amx(const PanelGemmArgs& args);
 
 }  // namespace switchyard::ops

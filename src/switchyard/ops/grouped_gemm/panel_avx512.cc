@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "switchyard/ops/grouped_gemm/panel.h"
+#include "switchyard/ops/grouped_gemm/panel_ahead_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_fixed.h"
 
@@ -59,38 +60,6 @@ Rows<X> select_rows(const PanelGemmArgs& a, std::int64_t first, int count) {
   return rows;
 }
 
-/// Asks for what the streams of P panels read next, into the second-level cache and then the first:
-/// the processor's own prefetcher starts late and stops at pages. At the end of its panel a stream
-/// goes on where the next tile's begins.
-template <int P, std::int64_t QuadBytes>
-class Ahead {
- public:
-  Ahead(const std::byte* codes, std::int64_t panel_bytes)
-      : near_(codes + kNear),
-        far_(codes + kFar),
-        panel_(panel_bytes),
-        near_left_((panel_bytes - kNear) / QuadBytes),
-        far_left_((panel_bytes - kFar) / QuadBytes) {}
-
-  void ask() {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p)
-      for (std::int64_t line = 0; line < QuadBytes; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(far_ + p * panel_ + line), _MM_HINT_T1);
-        _mm_prefetch(reinterpret_cast<const char*>(near_ + p * panel_ + line), _MM_HINT_T0);
-      }
-    near_ += QuadBytes;
-    far_ += QuadBytes;
-    if (--near_left_ == 0) near_ += (P - 1) * panel_;
-    if (--far_left_ == 0) far_ += (P - 1) * panel_;
-  }
-
- private:
-  static constexpr std::int64_t kNear = 1024, kFar = 8192;
-  const std::byte *near_, *far_;
-  std::int64_t panel_, near_left_, far_left_;
-};
-
 /// P panels times M rows, all of K. Every (row, column) sees the same operations at any P and M.
 /// Columns go outermost and panels innermost, so that the sums stay in registers.
 template <class Codec, class Scale, class X, int P, int M>
@@ -102,7 +71,7 @@ void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
   const std::byte* scales[P];
   for (int p = 0; p < P; ++p)
     scales[p] = a.w->scales + (panel + p) * std::int64_t(l.panel_scale_bytes());
-  Ahead<P, Codec::kQuadBytes> ahead(codes, panel_bytes);
+  Ahead<P, Codec::kQuadBytes> ahead(a, panel);
   __m512 total[P][M];
   for (int p = 0; p < P; ++p)
     for (int m = 0; m < M; ++m) total[p][m] = _mm512_setzero_ps();

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // E2M1 panels times integer rows: byte dot products, exact within a block, whose sum is then scaled
 // in fp32.
+#include "switchyard/ops/grouped_gemm/panel_fixed_avx512.h"
+
 #include <immintrin.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstring>
-#include <span>
 
 #include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_fixed.h"
@@ -98,19 +99,6 @@ void decode_block(const std::byte* codes, __m512i (&w)[Cols / 4]) {
   }
 }
 
-/// The sums of quad `q`: bf16 pairs, as in the twin that has no digits.
-__m512 pair_quad(const std::byte* codes, const std::uint16_t* x, std::int64_t q) {
-  __m512i w[4];
-  E2m1Codec::decode(codes + q * E2m1Codec::kQuadBytes, w);
-  __m512 sum = _mm512_setzero_ps();
-  for (int j = 0; j < 4; ++j) {
-    int pair;
-    std::memcpy(&pair, x + q * kQuadCols + 2 * j, 4);
-    sum = _mm512_dpbf16_ps(sum, __m512bh(w[j]), __m512bh(_mm512_set1_epi32(pair)));
-  }
-  return sum;
-}
-
 // ---- one panel times up to kMaxRows rows ----
 
 constexpr int kMaxRows = 16;
@@ -134,11 +122,6 @@ FixedRows select_rows(const PanelGemmArgs& a, std::int64_t first) {
     rows.y[m] = a.y + (first + m) * a.y_stride;
   }
   return rows;
-}
-
-std::span<const std::int32_t> listed_quads(const std::byte* list) {
-  const auto* words = reinterpret_cast<const std::int32_t*>(list);
-  return {words + 1, std::size_t(words[0])};
 }
 
 /// Four digits, or a header's field, in all lanes: straight from memory, without a register
@@ -200,21 +183,29 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
     scales[p] = a.w->scales + (panel + p) * std::int64_t(l.panel_scale_bytes());
   }
   const std::int64_t blocks = l.padded_cols() / Cols, per_cut = l.cut() / Cols;
+  // Past the end of their panels the far streams go on where the next P panels begin.
+  const std::int64_t panel_bytes = std::int64_t(l.panel_code_bytes());
+  const std::int64_t far_blocks = std::max<std::int64_t>(0, blocks - kFarAhead / kBytes);
+  const std::byte* const after = a.next != nullptr && panel + P >= a.panel_end
+                                     ? a.next - blocks * kBytes
+                                     : codes[0] + (P - 1) * panel_bytes;
+  const std::byte* far = codes[0];
   std::int64_t cut = 0, cut_end = per_cut;  // counted: a division a block would show
   __m512 total[Rows == 0 ? kMaxRows : Rows][P];
   for (int m = 0; m < count; ++m)
     for (int p = 0; p < P; ++p) total[m][p] = _mm512_setzero_ps();
   for (std::int64_t b = 0; b < blocks; ++b) {
     if (b == cut_end) ++cut, cut_end += per_cut;
+    if (b == far_blocks) far = after;
     __m512i w[P][Cols / 4];
     __m512 scale[P], part[P];
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
       const std::byte* here = codes[p] + b * kBytes;
       for (std::int64_t line = 0; line < kBytes; line += 64) {
-        const char* at = reinterpret_cast<const char*>(here + line);
-        _mm_prefetch(at + kFarAhead, _MM_HINT_T1);
-        _mm_prefetch(at + kAhead, _MM_HINT_T0);
+        const std::byte* away = far + p * panel_bytes + b * kBytes + line + kFarAhead;
+        _mm_prefetch(reinterpret_cast<const char*>(away), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(here + line + kAhead), _MM_HINT_T0);
       }
       decode_block<Cols>(here, w[p]);
       _mm_prefetch(reinterpret_cast<const char*>(scales[p] + cut * kPanelRows + kScalesAhead),
@@ -229,15 +220,10 @@ void panel_rows(const PanelGemmArgs& a, std::int64_t panel, const FixedRows& row
     }
   }
   for (int m = 0; m < count; ++m) {
-    for (const std::int32_t q : listed_quads(rows.fixed[m] + blocks * kRecord))
-      for (int p = 0; p < P; ++p)
-        total[m][p] = _mm512_fmadd_ps(pair_quad(codes[p], rows.pairs[m], q),
-                                      Scale::load(scales[p], q * kQuadCols / l.cut()), total[m][p]);
+    const auto quads = listed_quads(rows.fixed[m] + blocks * kRecord);
     for (int p = 0; p < P; ++p) {
-      __m512 y = _mm512_mul_ps(_mm512_mul_ps(total[m][p], _mm512_set1_ps(rows.row_scale[m])),
-                               _mm512_set1_ps(a.w->alpha));
-      if (a.w->bias != nullptr)
-        y = _mm512_add_ps(y, _mm512_loadu_ps(a.w->bias + (panel + p) * kPanelRows));
+      const __m512 y = finish_sum<Scale>(*a.w, panel + p, {quads, rows.pairs[m], rows.row_scale[m]},
+                                         total[m][p]);
       _mm512_storeu_ps(rows.y[m] + (panel + p - a.panel_begin) * kPanelRows, y);
     }
   }
