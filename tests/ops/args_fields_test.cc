@@ -9,6 +9,7 @@
 
 #include "switchyard/layer/bank.h"
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
+#include "switchyard/ops/quantize/quantize.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 #include "tests/cases/leaf_case.h"
@@ -196,6 +197,47 @@ void x_stride() {
   EXPECT_LE(rel(dense, f.ref()), kBudget);
 }
 
+// Rows in any place, and rows that their sender has quantised: the bits of x, and not of other
+// rows.
+void x_rows() {
+  for (const char* format :
+       {"none", "fp8_block_scales", "w4a8_mxfp4_mxfp8", "w4a8_mxfp4_fp8", "nvfp4", "fp8"}) {
+    Ffn f(format);
+    const std::vector<double> want = f.run();
+    const std::int64_t h = f.hidden();
+    std::vector<const std::byte*> rows, scales, turned;
+    for (std::int64_t t = 0; t < kTokens; ++t)
+      rows.push_back(f.call.hidden.data() + t * h * std::int64_t(size_of(Dtype::kF32)));
+    turned.assign(rows.rbegin(), rows.rend());
+    auto apart = [](FfnArgs& a) { a.x = nullptr, a.x_stride = 0; };
+    EXPECT_EQ(f.run([&](FfnArgs& a) { apart(a), a.x_rows = {.rows = rows.data()}; }), want);
+    EXPECT_NE(f.run([&](FfnArgs& a) { apart(a), a.x_rows = {.rows = turned.data()}; }), want);
+    EXPECT_EQ(quantises_ahead(f.bank.shape), std::string_view(format) != "none") << format;
+    if (!quantises_ahead(f.bank.shape)) {
+      EXPECT_THAT(test::usage_error_of([&] {
+                    f.run([&](FfnArgs& a) { a.x_rows = {rows.data(), nullptr, true}; });
+                  }),
+                  testing::HasSubstr("quantised already"));
+      continue;
+    }
+    const formats::ActivationQuant kind = f.bank.shape.quant;
+    const std::int64_t code = activation_code_bytes(kind, h),
+                       scale = activation_scale_bytes(kind, h);
+    std::vector<std::uint8_t> codes(std::size_t(kTokens * code)),
+        of(std::size_t(kTokens * scale) + 1);
+    quantize_rows_to_codes(
+        {kind, f.call.exact.data(), kTokens, h, f.fc1_input_scale, codes.data(), of.data()});
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      rows[std::size_t(t)] = reinterpret_cast<const std::byte*>(codes.data() + t * code);
+      scales.push_back(reinterpret_cast<const std::byte*>(of.data() + t * scale));
+    }
+    auto ahead = [&](FfnArgs& a) { apart(a), a.x_rows = {rows.data(), scales.data(), true}; };
+    EXPECT_EQ(f.run(ahead), want) << format;
+    codes[0] ^= 0x11;
+    EXPECT_NE(f.run(ahead), want) << format << ": the codes are read";
+  }
+}
+
 void ids() {
   Ffn f("none");
   std::vector<std::int32_t> other = f.routing.ids;
@@ -323,7 +365,7 @@ void stream() {
 
 TEST(FfnArgs, EachFieldReachesTheKernels) {
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21, f22, f23] = FfnArgs{};
+                         f18, f19, f20, f21, f22, f23, f24] = FfnArgs{};
   // Fields that mean nothing without each other share a case.
   const std::map<std::string, void (*)()> fields = {{"shape", shape},
                                                     {"layout", packed_and_layout},
@@ -334,6 +376,7 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"x_dtype", x_and_its_dtype},
                                                     {"x", x_and_its_dtype},
                                                     {"x_stride", x_stride},
+                                                    {"x_rows", x_rows},
                                                     {"ids", ids},
                                                     {"weights", weights},
                                                     {"factor", factor},
@@ -348,7 +391,7 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"isa", pool_and_isa},
                                                     {"stream", stream},
                                                     {"workspace", workspace}};
-  EXPECT_EQ(fields.size(), 23u) << "a field that joins the struct needs a case";
+  EXPECT_EQ(fields.size(), 24u) << "a field that joins the struct needs a case";
   for (const auto& [field, run] : fields) {
     SCOPED_TRACE(field);
     run();

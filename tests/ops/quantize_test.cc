@@ -310,6 +310,41 @@ TEST(QuantizeRowsToCodes, DecodeToTheSameValuesAsTheRows) {
   }
 }
 
+// What a receiver reads out of codes: every bit that the quantiser of rows gives.
+TEST(DecodeRow, GivesTheBitsOfTheRowQuantiser) {
+  for (ActivationQuant kind : kKinds)
+    for (std::int64_t cols : {2, 34, 128, 258, 720}) {
+      Floats x = test::normal_values(std::size_t(cols), unsigned(cols) + 7);
+      x[0] = -0.0F;
+      std::fill(x.begin() + cols / 2, x.begin() + std::min<std::int64_t>(cols, cols / 2 + 40),
+                0.0F);
+      if (cols > 200) x[150] = kInf;
+      const std::size_t n = std::size_t(cols), blocks = (n + 127) / 128;
+      std::vector<std::uint16_t> want(n, 0xeeee), got(n + 1, 0xeeee);
+      Floats want_scales(blocks, -7), got_scales(blocks, -7);
+      float want_row = -1, got_row = -1;
+      quantize_row_cpu({kind, x.data(), cols, kStatic, want.data(), want_scales.data(), &want_row});
+      std::vector<std::uint8_t> codes(std::size_t(activation_code_bytes(kind, cols)));
+      std::vector<std::uint8_t> scales(std::size_t(activation_scale_bytes(kind, cols)) + 1);
+      quantize_rows_to_codes({kind, x.data(), 1, cols, kStatic, codes.data(), scales.data() + 1});
+      decode_row_cpu({kind, codes.data(), scales.data() + 1, cols, kStatic, got.data(),
+                      got_scales.data(), &got_row});
+      for (std::size_t i = 0; i < n; ++i) {
+        // An infinite scale stands beside codes that it turns into NaN, whichever they are.
+        const bool blocks =
+            kind == ActivationQuant::kFp8Block128 || kind == ActivationQuant::kFp8Block128Ue8m0;
+        const float scale = blocks ? want_scales[i / 128] : want_row;
+        const bool both_nan =
+            std::isnan(bf16_to_float(want[i]) * scale) && std::isnan(bf16_to_float(got[i]) * scale);
+        EXPECT_TRUE(both_nan || want[i] == got[i]) << to_string(kind) << " " << cols << " " << i;
+      }
+      EXPECT_EQ(got[n], 0xeeee) << "no further than the row";
+      EXPECT_EQ(got_row, want_row) << to_string(kind);
+      for (std::size_t b = 0; b < blocks; ++b)
+        EXPECT_TRUE(same(got_scales[b], want_scales[b])) << to_string(kind) << " " << b;
+    }
+}
+
 TEST(QuantizeErrors, OneLineEachAndAGoodCallAfterwards) {
   Floats x = test::normal_values(32, 1);
   std::vector<std::uint16_t> values(32);

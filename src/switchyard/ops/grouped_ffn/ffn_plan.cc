@@ -93,7 +93,8 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
 
 std::int64_t sort_rows(const FfnArgs& a, FfnBuffers& b) {
   const std::int64_t experts = a.shape->experts, rows = a.tokens * a.shape->top_k;
-  const std::int64_t ids = experts + a.shape->zero_experts;
+  // A zero expert returns the token itself, which codes do not hold.
+  const std::int64_t ids = experts + (a.x_rows.quantised ? 0 : a.shape->zero_experts);
   std::fill(b.offsets.begin(), b.offsets.end(), 0);
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int32_t id = a.ids[i];

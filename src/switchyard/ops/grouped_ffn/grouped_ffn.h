@@ -71,6 +71,18 @@ void pack_expert(const FfnShape& shape, const ExpertLayout& layout,
                  const checkpoint::ExpertWeights& expert, float fc2_input_scale,
                  std::span<std::byte> packed);
 
+/// Where a forward finds its input rows, when they do not lie behind one pointer in steps of a
+/// stride, or are quantised already.
+///
+/// Shapes:  rows [tokens]: where each begins, hidden states of x_dtype or, when `quantised`, codes
+///          as quantize_rows_to_codes() writes them; scales [tokens] of the latter, or null where
+///          the quantiser has none.
+struct FfnInputRows {
+  const std::byte* const* rows = nullptr;
+  const std::byte* const* scales = nullptr;
+  bool quantised = false;
+};
+
 /// One forward of routed (or shared) experts: quantise, FC1, activation, quantise, FC2, combine.
 ///
 /// out[t] = round(factor * sum_j weights[t, j] * expert(ids[t, j])(x[t]) + addend[t]), fp32 inside,
@@ -92,6 +104,7 @@ struct FfnArgs {
   Dtype x_dtype = Dtype::kBf16;
   const void* x = nullptr;
   std::int64_t x_stride = 0;
+  FfnInputRows x_rows{};  // set: in place of x; only the CPU reads it
   const std::int32_t* ids = nullptr;
   const float* weights = nullptr;
   float factor = 1;
@@ -109,6 +122,10 @@ struct FfnArgs {
 
   void check() const;
 };
+
+/// Whether the input of such experts can be quantised ahead of a forward, by whoever sends it: the
+/// quantiser stands in front of FC1 alone, and its codes hold all that FC1 reads.
+bool quantises_ahead(const FfnShape& shape);
 
 /// Bytes of workspace that a forward of up to `max_tokens` tokens needs.
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,

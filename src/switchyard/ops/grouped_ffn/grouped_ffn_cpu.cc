@@ -87,6 +87,7 @@ class Forward {
   }
 
   const void* token(std::int64_t t) const {
+    if (a_.x_rows.rows != nullptr) return a_.x_rows.rows[t];
     return static_cast<const std::byte*>(a_.x) +
            t * a_.x_stride * std::int64_t(size_of(a_.x_dtype));
   }
@@ -104,9 +105,32 @@ class Forward {
                                           ? q.block_scales.data() + job.row * q.scale_stride
                                           : nullptr,
                       .row_scale = &q.row_scales[std::size_t(job.row)]});
-    std::fill(q.pairs.data() + at + job.cols, q.pairs.data() + at + q.stride, std::uint16_t(0));
+    end_row(q, job.row, job.cols);
+  }
+
+  /// The padding of a row of pairs, and its fixed form.
+  void end_row(const QuantizedRows& q, std::int64_t row, std::int64_t cols) const {
+    std::uint16_t* pairs = q.pairs.data() + row * q.stride;
+    std::fill(pairs + cols, pairs + q.stride, std::uint16_t(0));
     if (fix_row_ != nullptr)
-      fix_row_(q.form, q.pairs.data() + at, q.stride, q.fixed.data() + job.row * q.fixed_stride);
+      fix_row_(q.form, pairs, q.stride, q.fixed.data() + row * q.fixed_stride);
+  }
+
+  /// A row that came in codes.
+  void decode_input(std::int64_t t) {
+    const FfnInputRows& in = a_.x_rows;
+    const QuantizedRows& q = b_.x;
+    decode_row_cpu(
+        {.kind = s_.quant,
+         .codes = reinterpret_cast<const std::uint8_t*>(in.rows[t]),
+         .scales =
+             in.scales != nullptr ? reinterpret_cast<const std::uint8_t*>(in.scales[t]) : nullptr,
+         .cols = s_.hidden,
+         .static_scale = a_.fc1_input_scale,
+         .values = q.pairs.data() + t * q.stride,
+         .block_scales = sizes_.block_scales ? q.block_scales.data() + t * q.scale_stride : nullptr,
+         .row_scale = &q.row_scales[std::size_t(t)]});
+    end_row(q, t, s_.hidden);
   }
 
   void quantize_to_floats(const QuantizeJob& job, float* out) const {
@@ -125,6 +149,7 @@ class Forward {
   }
 
   void quantize_input(std::int64_t i, int member) {
+    if (a_.x_rows.quantised) return decode_input(i);
     const std::int64_t t = s_.weight_on_input ? i / s_.top_k : i;
     float* row = b_.stage.data() + member * b_.stage_stride;
     for (std::int64_t k = 0; k < s_.hidden; ++k) row[k] = load_element(a_.x_dtype, token(t), k);
@@ -331,9 +356,18 @@ void FfnArgs::check() const {
   require(tokens >= 0, "tokens = ", tokens, " is negative");
   require(tokens * shape->top_k <= INT32_MAX, "tokens x top_k = ", tokens * shape->top_k,
           " exceeds ", INT32_MAX, "; split the call");
-  require(x_stride >= shape->hidden, "x stride ", x_stride, " is below hidden = ", shape->hidden);
+  require(x_rows.rows != nullptr || x_stride >= shape->hidden, "x stride ", x_stride,
+          " is below hidden = ", shape->hidden);
+  require(!x_rows.quantised || (x_rows.rows != nullptr && quantises_ahead(*shape)),
+          "the rows are said to be quantised already, and these experts quantise ",
+          to_string(shape->quant), " behind what a sender could do");
   require(out == nullptr || out_stride >= shape->hidden, "output stride ", out_stride,
           " is below hidden = ", shape->hidden);
+}
+
+bool quantises_ahead(const FfnShape& s) {
+  const bool in_floats = ffn_sizes(s, 1, 1).floats;
+  return s.quant != ActivationQuant::kNone && !in_floats && !s.weight_on_input;
 }
 
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,

@@ -110,6 +110,9 @@ void check_device_args(const FfnArgs& a) {
           ": it and its reciprocal must be positive normal numbers; calibrate the layer");
   require(a.capture == nullptr || (a.capture->gate == nullptr && a.capture->up == nullptr),
           "cuda: of FC1's own output there is no stage capture in this version");
+  require(a.x_rows.rows == nullptr,
+          "cuda: input rows apart from each other, or quantised by their "
+          "sender, are not built in this version; give x");
 }
 
 struct GemmInput {

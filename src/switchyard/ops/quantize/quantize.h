@@ -79,4 +79,25 @@ std::int64_t activation_scale_bytes(formats::ActivationQuant kind, std::int64_t 
 /// Errors:   as check().
 void quantize_rows_to_codes(const QuantizeCodesArgs& args);
 
+/// One row of the public storage form, to be read as quantize_row_cpu() would have left it.
+///
+/// Shapes:  codes, scales one row as quantize_rows_to_codes() wrote it; the rest as in
+///          QuantizeRowArgs.
+struct DecodeRowArgs {
+  formats::ActivationQuant kind = formats::ActivationQuant::kNone;
+  const std::uint8_t* codes = nullptr;
+  const std::uint8_t* scales = nullptr;  // fp32 scales need no alignment
+  std::int64_t cols = 0;
+  float static_scale = 1;
+  std::uint16_t* values = nullptr;
+  float* block_scales = nullptr;
+  float* row_scale = nullptr;
+};
+
+/// The values and scales of a quantised row; the bits that quantize_row_cpu() gives for what was
+/// quantised (any NaN for a NaN). Allocates nothing.
+///
+/// Errors:   InternalError for kF32 or a null pointer.
+void decode_row_cpu(const DecodeRowArgs& args);
+
 }  // namespace switchyard::ops
