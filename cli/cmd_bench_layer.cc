@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cli/bench_json.h"
+#include "cli/bench_search.h"
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "cli/run_flags.h"
@@ -24,8 +25,9 @@ struct BenchLayerFlags {
   BenchLayerOptions options;
   SourceFlags source;
   std::optional<float> seconds;
-  std::string search;
-  bool bars = false, json = false;
+  BenchSearchOptions search;
+  std::optional<std::int64_t> max_configs;
+  bool searches = false, bars = false, json = false;
 
   void add(Arguments& args) {
     source.add(args);
@@ -46,17 +48,16 @@ struct BenchLayerFlags {
         "--bars", bars,
         "Holds each row to its bar, for the shapes that have one; a miss, and a format with "
         "a bar that cannot be built, exit with 1");
-    args.text("--search", search, "Ranks leaves and settings (not built yet)", "AXES");
+    args.words(
+        "--search", [this](const std::string& v) { take_axis(v, search.axes), searches = true; },
+        "Ranks configurations by time: leaf, comm, parallel, graph, or several of them",
+        "AXES,...");
+    args.integer("--max-configs", {1, 1 << 12}, max_configs,
+                 "Most configurations that --search measures at a token count (default 16)");
     args.toggle("--json", json, "Print JSON");
   }
 
   void finish() {
-    if (!search.empty())
-      throw CannotServe(
-          cat("path_not_enabled: --search ", search,
-              ": the search over leaves, strategies and graphs is not built, each leaf has one "
-              "kernel per instruction tier; leave the flag out"),
-          "{}");
     source.finish();
     require(options.formats.empty() || !source.build.build.format,
             "--format and --formats are both given; keep one");
@@ -65,7 +66,23 @@ struct BenchLayerFlags {
             "--bars holds fresh calls, and --state leaves them out; add fresh");
     require(!bars || any_bar(), kNoBar);
     if (seconds) options.seconds = *seconds;
+    require(searches || !max_configs, "--max-configs is for --search, which is missing");
+    if (!ranked()) return;
+    require(
+        options.formats.empty() && !bars && !state_given_ && !seconds &&
+            options.routing.size() == 1,
+        "--formats, --bars, --state, --seconds and several --routing are for layers on one rank "
+        "without --search; leave them out");
+    require(!search.axes.parallel || !source.spread.ranks.parallel,
+            "--parallel pins what --search parallel varies; leave one of the two out");
+    search.source = options.source;
+    search.source.routing = options.routing.front();
+    search.tokens = options.tokens;
+    if (max_configs) search.max_configs = *max_configs;
   }
+
+  /// Whether configurations are ranked, or a layer of several ranks is timed: as `run` does it.
+  bool ranked() const { return searches || options.source.build.ep * options.source.build.tp > 1; }
 
  private:
   bool any_bar() const {
@@ -121,8 +138,14 @@ Answer run_command(Arguments& args) {
   flags.add(args);
   if (!args.parse()) return {kOk, args.help()};
   flags.finish();
-  flags.source.spread.refuse_placement();
   StatusLine status;
+  if (flags.ranked()) {
+    flags.search.progress = status.callback();
+    const Answer out = answer_search(flags.search, flags.json, args.line());
+    status.wipe();
+    return out;
+  }
+  flags.source.spread.refuse_placement();
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);
   status.wipe();
@@ -142,6 +165,7 @@ const Command kBenchLayer = {
     .example =
         "switchyard bench layer\n"
         "switchyard bench layer --preset qwen3-30b-a3b --formats all --bars\n"
+        "switchyard bench layer --ranks 4 --search comm,parallel --tokens 64\n"
         "switchyard bench layer --checkpoint DIR --tokens 1,512 --routing uniform,zipf --json",
     .run = run_command};
 

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/output.h"
+#include "switchyard/api/eplb_live.h"
 #include "switchyard/base/check.h"
 #include "switchyard/core/routing.h"
 #include "switchyard/eplb/placement_file.h"
@@ -32,6 +33,22 @@ struct EplbFlags {
     args.integer("--expert-bytes", {1, std::int64_t(1) << 36}, expert_bytes,
                  "Bytes of one expert's weights, to show what the moves copy");
     args.toggle("--json", json, "Print JSON");
+  }
+};
+
+/// A live layer instead of arithmetic.
+struct LiveFlags {
+  bool on = false;
+  std::optional<std::int64_t> tokens, interval;
+
+  void add(Arguments& args) {
+    args.toggle("--live", on,
+                "Serve the loads, a line for each step of one layer, with a small layer on thread "
+                "ranks whose experts migrate, beside one whose experts never do");
+    args.integer("--tokens", {1, 1 << 16}, tokens,
+                 "Tokens of each rank and step of --live (default 64)");
+    args.integer("--interval", {1, 1 << 20}, interval,
+                 "Steps from one plan of --live to the next (default 4)");
   }
 };
 
@@ -152,12 +169,58 @@ Answer plan_command(Arguments& args) {
   return answer({flags, plan, previous ? flags.previous : "linear", plan_ms});
 }
 
+std::string live_json(const EplbFlags& flags, const EplbLiveResult& r) {
+  Json steps = Json::array();
+  for (const EplbLiveStep& s : r.steps)
+    steps.push_back({{"fixed", s.fixed}, {"live", s.live}, {"moves", s.moves}});
+  return json_text({{"ok", r.ok},
+                    {"loads", flags.loads},
+                    {"experts", r.experts},
+                    {"slots", *flags.slots},
+                    {"ranks", *flags.ranks},
+                    {"mean", {{"fixed", r.fixed}, {"live", r.live}}},
+                    {"migrations", r.migrations},
+                    {"moves", r.moves},
+                    {"migrate_bytes", r.moves * flags.expert_bytes.value_or(r.expert_bytes)},
+                    {"differing_steps", r.differing_steps},
+                    {"steps", std::move(steps)}});
+}
+
+std::string live_text(const EplbFlags& flags, const EplbLiveResult& r) {
+  return cat(r.experts, " experts in ", *flags.slots, " slots on ", *flags.ranks, " ranks, ",
+             r.steps.size(), " steps; largest rank load over the mean one, as tokens chose:\n",
+             "fixed ", fixed(r.fixed, 4), ", live ", fixed(r.live, 4), " (means over the steps); ",
+             r.migrations, " migrations of ", r.moves, " slots, ",
+             r.moves * flags.expert_bytes.value_or(r.expert_bytes), " bytes\n",
+             r.ok ? "every output has the bits of the layer that never moves\n"
+                  : cat(r.differing_steps, " steps gave other bits: FAILED\n"));
+}
+
+/// Serves the loads as a trace: a line for each step of one layer.
+Answer live_command(const EplbFlags& flags, const LiveFlags& live, eplb::LoadTable trace) {
+  require(flags.placement.empty() && flags.slots && flags.ranks,
+          "--live starts from linear slots: give --slots S and --ranks R, and no --placement");
+  EplbLiveOptions o{.trace = std::move(trace), .slots = *flags.slots, .ranks = *flags.ranks};
+  o.tokens = live.tokens.value_or(o.tokens);
+  o.balancer.num_nodes = flags.nodes.value_or(1);
+  o.balancer.num_groups = flags.groups.value_or(1);
+  if (live.interval) o.balancer.window = o.balancer.warm_up = o.balancer.interval = *live.interval;
+  const EplbLiveResult result = eplb_live(o);
+  return {result.ok ? kOk : kFailed,
+          flags.json ? live_json(flags, result) : live_text(flags, result)};
+}
+
 Answer simulate_command(Arguments& args) {
   EplbFlags flags;
+  LiveFlags live;
   flags.add_shape(args);
   args.text("--placement", flags.placement, "Judge this placement instead of planning one", "FILE");
+  live.add(args);
   if (!args.parse()) return {kOk, args.help()};
   const eplb::LoadTable loads = eplb::read_loads(flags.loads);
+  require(live.on || (!live.tokens && !live.interval),
+          "--tokens and --interval are for --live, which is missing");
+  if (live.on) return live_command(flags, live, loads);
   double plan_ms = 0;
   if (flags.placement.empty()) {
     const eplb::BalancePlan plan = timed_plan(flags, loads, nullptr, plan_ms);
@@ -188,6 +251,7 @@ const Command kEplbSimulate = {
     .summary = "Shows the balance of a placement, or of a new plan, under loads",
     .example =
         "switchyard eplb simulate loads.csv --placement placement.json\n"
+        "switchyard eplb simulate trace.csv --slots 12 --ranks 4 --live\n"
         "switchyard eplb simulate loads.csv --slots 288 --ranks 32",
     .run = simulate_command};
 

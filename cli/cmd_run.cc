@@ -48,10 +48,15 @@ Json to_json(const JoinedRanks& j) {
                           {"ok", s.serves},
                           {"reason", s.serves ? Json(nullptr) : Json(s.reason)},
                           {"detail", s.detail}});
-  return {{"carriers", j.carriers},
-          {"contract", {{"rows", j.layout}, {"weights", j.weights}}},
-          {"slot_experts", j.slot_experts},
-          {"strategies", std::move(strategies)}};
+  return {
+      {"carriers", j.carriers},
+      {"contract", {{"rows", j.layout}, {"weights", j.weights}}},
+      {"payload",
+       {{"form", j.payload},
+        {"bytes", j.payload_bytes},
+        {"why_unquantised", j.payload_reason.empty() ? Json(nullptr) : Json(j.payload_reason)}}},
+      {"slot_experts", j.slot_experts},
+      {"strategies", std::move(strategies)}};
 }
 
 Json to_json(const Measurement& m) {
@@ -100,6 +105,8 @@ std::string joined_text(const Measurement& m) {
   if (m.ranks == 1) return "";
   std::string out = cat("combine  asked ", m.combine_requested, ", effective ", m.combine_effective,
                         "; weights by the ", m.joined.weights, "\n");
+  out += cat("payload  ", m.joined.payload, ", ", m.joined.payload_bytes, " bytes a row",
+             m.joined.payload_reason.empty() ? "" : cat("; ", m.joined.payload_reason), "\n");
   std::string label = "others   ";
   for (const StrategyAnswer& s : m.joined.strategies) {
     if (s.strategy == m.strategy) continue;

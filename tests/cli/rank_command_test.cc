@@ -185,6 +185,19 @@ TEST(RunOnThreads, EachLayerHasItsOwnPlacement) {
     EXPECT_EQ(json["measurements"][i]["joined"]["slot_experts"], layers[i]);
   }
   EXPECT_NE(layers[0], layers[1]);
+  const auto refused = [&](const Words& args, const char* says) {
+    const Finished done = run_command(args);
+    EXPECT_EQ(done.status, 2);
+    EXPECT_THAT(done.err, HasSubstr(says));
+  };
+  refused({"run", "--checkpoint", data("deepseek_v4"), "--layer", "0", "--tokens", "4", "--ranks",
+           "2", "--placement", file},
+          "the placement has 2 layers and the run 1");
+  const std::string three = planned(dir, loads + loads.substr(0, loads.find('\n') + 1),
+                                    {"--slots", "18", "--ranks", "2"});
+  refused({"run", "--checkpoint", data("deepseek_v4"), "--tokens", "4", "--ranks", "2",
+           "--placement", three},
+          "the placement has 3 layers and the run 2");
 }
 
 TEST(RunOnThreads, ACalibratedFormatServes) {

@@ -184,7 +184,8 @@ constexpr Damage kDamages[] = {{"magic", [](MessageHeader& h) { h.magic ^= 1; }}
                                {"row_bytes", [](MessageHeader& h) { h.row_bytes ^= 1; }},
                                {"scale_bytes", [](MessageHeader& h) { h.scale_bytes ^= 4; }},
                                {"wire", [](MessageHeader& h) { h.wire ^= 1; }},
-                               {"has_stats", [](MessageHeader& h) { h.has_stats ^= 1; }},
+                               {"has_stats", [](MessageHeader& h) { h.has_stats = !h.has_stats; }},
+                               {"more", [](MessageHeader& h) { h.more = !h.more; }},
                                {"digest", [](MessageHeader& h) { h.digest ^= 0x100; }}};
 
 TEST(Fault, ADamagedHeaderIsNoticedWhicheverFieldItIs) {

@@ -222,6 +222,61 @@ TEST_P(Balanced, ARefusedMigrationChangesNothing) {
   }));
 }
 
+// Where shares are rounded follows from where experts stand, and from nothing else: a layer that
+// moved there has the bits of one that was built there, in every mode and behind cut experts.
+TEST_P(Balanced, AMovedLayerIsTheOneThatIsBuiltThere) {
+  struct Mode {
+    Parallel parallel;
+    std::int64_t tp;
+    const comm::Strategy* strategy;
+  };
+  const std::vector<std::int32_t> to = {5, 1, 2, 3, 0, 4, 1, 2};
+  const MoeLayer whole = build(base());
+  for (const Mode& m :
+       {Mode{Parallel::kDep, 1, &comm::two_sided()}, Mode{Parallel::kDep, 1, &comm::fused()},
+        Mode{Parallel::kTep, 1, nullptr}, Mode{Parallel::kDtp, 2, &comm::all_gather()},
+        Mode{Parallel::kDep, 2, &comm::all_gather()}})
+    expect_all_well(on_thread_ranks(int(kRanks * m.tp), long_deadlines(), [&](Group& g) {
+      RankOptions o =
+          options_of(whole.impl(), m.strategy != nullptr ? *m.strategy : comm::one_sided());
+      o.parallel = m.parallel;
+      o.tp = m.tp;
+      o.strategy = m.strategy;
+      const int own = m.parallel == Parallel::kTep ? 0 : g.rank();
+      const test::GivenRouting routing = zipf_routing(whole.impl().problem(), 3, own);
+      Call call(whole.impl(), kTokens, 90 + std::uint64_t(own));
+      Served moved(g, whole.impl(), balanced(o));
+      o.slot_experts = to;
+      Served built(g, whole.impl(), o);
+      moved.run(call, routing);
+      const std::vector<std::int64_t> counts = moved.layer.take_counts();
+      moved.layer.migrate(to);
+      EXPECT_TRUE(test::same_bits(moved.run(call, routing), built.run(call, routing)))
+          << to_string(m.parallel) << " tp " << m.tp << " rank " << g.rank();
+      EXPECT_EQ(moved.layer.take_counts(), counts) << "counted by expert, wherever it stands";
+      EXPECT_TRUE(std::ranges::equal(moved.layer.slots().experts(), to));
+    }));
+}
+
+// A rank that dies while experts travel is named within the deadline; a new group serves.
+TEST(MigrationFault, ARankThatDiesWhileExpertsTravelIsNamed) {
+  const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
+  const MoeLayer whole = test::build_layer(test::make_weights(test::small_problem(leaf), leaf), {},
+                                           test::runnable_tiers().back());
+  auto migrate = [&](Group& g, bool dies) {
+    Served moved(g, whole.impl(), balanced(options_of(whole.impl(), comm::one_sided())));
+    g.barrier("built");
+    if (dies) return test::play_dead(g);
+    moved.layer.migrate(std::vector<std::int32_t>{5, 1, 2, 3, 0, 4, 1, 2});
+  };
+  const test::Outcomes out = on_thread_ranks(kRanks, test::short_deadlines(),
+                                             [&](Group& g) { migrate(g, g.rank() == 1); });
+  const std::string text = text_of<comm::PeerError>(out[0]);
+  EXPECT_THAT(text, HasSubstr("rank 1"));
+  EXPECT_THAT(text, HasSubstr("migration of experts"));
+  expect_all_well(on_thread_ranks(kRanks, long_deadlines(), [&](Group& g) { migrate(g, false); }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Leaves, Balanced, test::every_cpu_leaf(), test::leaf_name);
 
 }  // namespace

@@ -31,9 +31,9 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kCapacity = 9;
 
-const comm::Strategy* const kStrategies[] = {&comm::one_sided(), &comm::two_sided(),
-                                             &comm::all_gather(), &comm::compact(),
-                                             &comm::expert_major()};
+const comm::Strategy* const kStrategies[] = {&comm::one_sided(),    &comm::two_sided(),
+                                             &comm::all_gather(),   &comm::compact(),
+                                             &comm::expert_major(), &comm::fused()};
 
 std::int64_t tokens_of(int rank) { return rank == 1 ? 0 : 3 + rank * 2; }
 

@@ -7,9 +7,11 @@
 #include <atomic>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/comm/factory.h"
 #include "switchyard/core/shard.h"
 #include "switchyard/layer/rank_judge.h"
 #include "tests/cases/leaf_case.h"
+#include "tests/cases/rank_case.h"
 #include "tests/cases/share_case.h"
 #include "tests/comm/thread_ranks.h"
 #include "tests/support/usage_error.h"
@@ -30,97 +32,54 @@ using test::text_of;
 using testing::HasSubstr;
 
 constexpr int kRanks = 4;
-constexpr std::int64_t kCapacity = 8, kTokens = 6;
+constexpr std::int64_t kCapacity = test::kRankCapacity, kTokens = test::kRankTokens;
+using test::expected_of_parts;
+using test::Mode;
+using test::Parts;
 
-struct Mode {
-  Parallel parallel;
-  std::int64_t tp;
-  bool own_tokens() const { return parallel == Parallel::kDep || parallel == Parallel::kDtp; }
-};
 constexpr Mode kModes[] = {{Parallel::kTep, 1}, {Parallel::kTtp, 4}, {Parallel::kDtp, 4},
                            {Parallel::kTep, 2}, {Parallel::kDtp, 2}, {Parallel::kDep, 2}};
 
-test::PartOf part_of(const Mode& m, std::int64_t experts, int rank) {
-  test::PartOf p;
-  p.held = ep_shard(experts, kRanks / m.tp, rank / m.tp);
-  p.tp = {rank % m.tp, m.tp};
-  if (m.parallel != Parallel::kDep) p.shared_tp = {rank, kRanks};
-  return p;
-}
-
 RankOptions options_of(const layer::Layer& whole, const Mode& m) {
-  RankOptions o;
-  o.layer = whole.options();
-  o.layer.pool = std::make_shared<ThreadPool>(1);
-  o.parallel = m.parallel;
-  o.tp = m.tp;
+  RankOptions o = test::rank_options(whole, m);
   o.strategy = m.own_tokens() ? &comm::all_gather() : nullptr;
-  o.capacity = kCapacity;
   return o;
 }
 
-/// Tokens of a rank: unlike where each has its own.
-std::int64_t tokens_of(const Mode& m, int rank) {
-  return m.own_tokens() ? (rank == 2 ? 0 : kTokens - rank) : kTokens;
-}
-std::uint64_t seed_of(const Mode& m, int rank) {
-  return 30 + (m.own_tokens() ? std::uint64_t(rank) : 0);
-}
-
-using Parts = std::vector<std::unique_ptr<layer::Layer>>;
-
 Parts parts_of(const layer::Layer& whole, const Mode& m) {
-  Parts out;
-  for (int r = 0; r < kRanks; ++r)
-    out.push_back(make_part(whole, part_of(m, whole.problem().num_experts(), r)));
-  return out;
+  return test::parts_of(whole, m, kRanks);
 }
-
-/// Every rank's share rounded once to the wire, added in rank order in fp32, rounded once.
-/// `left_out` is a rank whose share is forgotten: a control.
 std::vector<std::byte> expected(const Parts& parts, comm::Wire wire, Call& call,
                                 int left_out = -1) {
-  const std::int64_t h = parts[0]->problem().hidden;
-  std::vector<float> sum(std::size_t(call.tokens * h));
-  std::vector<std::byte> row(std::size_t(comm::wire_bytes(wire, h)) + 16);
-  for (int r = 0; r < int(parts.size()); ++r) {
-    if (r == left_out) continue;
-    const test::Share share = test::share_of(*parts[std::size_t(r)], call);
-    for (std::int64_t t = 0; t < call.tokens; ++t) {
-      comm::encode_row(wire, share.out.data() + t * h, h, row.data());
-      comm::add_row(wire, row.data(), 1, h, sum.data() + t * h);
-    }
-  }
-  std::vector<std::byte> out(call.out.size());
-  for (std::size_t i = 0; i < sum.size(); ++i)
-    store_element(parts[0]->options().dtype, out.data(), std::int64_t(i), sum[i]);
-  return out;
+  return expected_of_parts(parts, wire, call, left_out);
 }
 
 class Modes : public EveryLeaf {
  protected:
-  /// A shared expert and a factor, where the ranks' shares hold them.
-  LeafCase case_for(const Mode& m) const {
-    LeafCase c = m.parallel == Parallel::kDep ? base() : test::shared_case(leaf(), 96);
-    if (m.parallel != Parallel::kDep) c.problem.routed_scaling_factor = 2.5F;
-    if (m.parallel == Parallel::kDep) c.problem.routed_scaling_factor = 1;
-    return c;
-  }
+  LeafCase case_for(const Mode& m) const { return test::mode_case(leaf(), m); }
 
   void expect_contract(const Mode& m, CombinePrecision combine) {
-    const MoeLayer whole = build(case_for(m));
+    expect_contract(m, combine, case_for(m));
+  }
+
+  void expect_contract(const Mode& m, CombinePrecision combine, const LeafCase& c) {
+    const MoeLayer whole = build(c);
     const Parts parts = parts_of(whole.impl(), m);
     checkpoint::LayerWeights weights = test::with_declared_scales(whole.impl());
     weights.problem.combine = combine;
+    const comm::Wire wire = combine == CombinePrecision::kFp8     ? comm::Wire::kFp8
+                            : combine == CombinePrecision::kNvfp4 ? comm::Wire::kNvfp4
+                                                                  : comm::Wire::kBf16;
     expect_all_well(on_thread_ranks(kRanks, long_deadlines(), [&](Group& g) {
       RankLayer rank(g, weights, options_of(whole.impl(), m));
       HostBuffer workspace(rank.workspace_bytes());
       Call call(whole.impl(), tokens_of(m, g.rank()), seed_of(m, g.rank()));
-      const std::vector<std::byte> want = expected(parts, rank.wire(), call);
+      EXPECT_EQ(rank.wire(), wire);
+      const std::vector<std::byte> want = expected(parts, wire, call);
       if (call.tokens > 0) {
         for (int r = 0; r < kRanks; ++r)
           if (parts[std::size_t(r)]->routed().shape.inter > 0) {
-            EXPECT_TRUE(expected(parts, rank.wire(), call, r) != want) << "without rank " << r;
+            EXPECT_TRUE(expected(parts, wire, call, r) != want) << "without rank " << r;
           }
       }
       constexpr int kCalls = 3;
@@ -137,10 +96,86 @@ class Modes : public EveryLeaf {
   }
 };
 
+/// Two legs of a mode's matrix: each of them meets every other leaf of the registry, in its order.
+bool is_leg_of(const leaves::Leaf& leaf, std::size_t leg) {
+  const auto all = leaves::all_leaves(Device::kCpu);
+  const auto at = std::size_t(std::ranges::find(all, &leaf) - all.begin());
+  return test::is_soak() || leg % 2 == at % 2;
+}
+
+TEST_P(Modes, UnderAutoEachKeepsItsContract) {
+  for (const Mode& m : test::kFourModes) {
+    const MoeLayer whole = build(case_for(m));
+    const Parts parts = test::parts_of(whole.impl(), m.on(kRanks), kRanks);
+    expect_all_well(on_thread_ranks(kRanks, long_deadlines(), [&](Group& g) {
+      EXPECT_EQ(test::mode_fault(g, whole.impl(), m.on(kRanks), parts), "");
+    }));
+  }
+}
+
 TEST_P(Modes, KeepTheirContractBitForBit) {
   for (std::size_t i = 0; i < std::size(kModes); ++i)
-    if (test::is_soak() || i % 2 == leaf().id.quant.size() % 2)
-      expect_contract(kModes[i], CombinePrecision::kBf16);
+    if (is_leg_of(leaf(), i)) expect_contract(kModes[i], CombinePrecision::kBf16);
+}
+
+// Sums and shares of the latent width; norm, up-projection and the whole shared expert behind them.
+TEST_P(Modes, LatentLayersSumInLatentSpace) {
+  constexpr Mode kOf[] = {
+      {Parallel::kDep, 1}, {Parallel::kTep, 1}, {Parallel::kDtp, 4}, {Parallel::kTtp, 4}};
+  for (std::size_t i = 0; i < std::size(kOf); ++i) {
+    if (!is_leg_of(leaf(), i)) continue;
+    LeafCase c = base();
+    c.problem.latent = 70;
+    c.problem.num_shared = 1, c.problem.shared_inter = 64, c.problem.shared_gate = true;
+    if (kOf[i].parallel == Parallel::kDep) c.problem.routed_scaling_factor = 1;
+    expect_contract(kOf[i], CombinePrecision::kBf16, c);
+  }
+}
+
+// The same through the strategies of dep, one of which is the fused leaf, and judged by the oracle.
+TEST_P(Modes, LatentLayersAreJudgedOnEveryRank) {
+  LeafCase c = base();
+  c.problem.latent = 70;
+  c.problem.num_shared = 1, c.problem.shared_inter = 64;
+  const MoeLayer whole = build(c);
+  for (const comm::Strategy* strategy :
+       {&comm::fused(), &comm::expert_major(), static_cast<const comm::Strategy*>(nullptr)}) {
+    const Mode m{strategy != nullptr ? Parallel::kDep : Parallel::kTep, 1};
+    expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+      RankOptions o = options_of(whole.impl(), m);
+      o.strategy = strategy;
+      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+      const Call call(whole.impl(), kTokens, seed_of(m, g.rank()));
+      const layer::JudgeArgs ask{call.tokens, call.exact.data(), nullptr, {}};
+      const layer::Judgement j = judge_ranks(rank, ask);
+      EXPECT_TRUE(j.ok(budgets_of(rank)))
+          << j.rel_l2_oracle << ", " << j.codes_differing << " of " << j.codes << " codes";
+      EXPECT_GT(j.rel_l2_oracle, 0);
+    }));
+  }
+}
+
+// Under ttp every rank holds columns of the fused shared experts, which count behind the factor.
+TEST_P(Modes, FusedSharedExpertsAreShardsOfTheirOwn) {
+  LeafCase c = test::shared_case(leaf(), 96);
+  c.options.fuse_shared = true;
+  c.problem.routed_scaling_factor = 2.5F;
+  const MoeLayer whole = build(c);
+  if (whole.impl().routed().shape.unscaled_choices == 0) GTEST_SKIP() << "not fused";
+  expect_contract({Parallel::kTtp, 4}, CombinePrecision::kBf16, c);
+  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+    const Mode m{Parallel::kTtp, 2};
+    RankLayer rank(g, test::with_declared_scales(whole.impl()), options_of(whole.impl(), m));
+    const Call call(whole.impl(), kTokens, 30);
+    const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
+    EXPECT_TRUE(j.ok(budgets_of(rank))) << j.rel_l2_oracle;
+  }));
+  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+    RankOptions o = options_of(whole.impl(), {Parallel::kTep, 1});
+    EXPECT_THAT(
+        test::usage_error_of([&] { RankLayer(g, test::with_declared_scales(whole.impl()), o); }),
+        HasSubstr("shared experts are fused on one rank"));
+  }));
 }
 
 TEST_P(Modes, LowPrecisionCombines) {
@@ -245,66 +280,94 @@ TEST_P(Modes, ZeroExpertsAreAddedOnce) {
     }));
 }
 
-// 6 experts in 8 slots on 2 ranks: experts 0 and 3 stand twice. A token's own bytes choose.
+/// Gates that stand for a machine where ranks cannot do what these strategies need.
+constexpr comm::Strategy kMasked[] = {
+    {.name = "one_sided",
+     .can_implement =
+         [](const Problem&, const Deployment&) {
+           return Eligibility::no(Reject::kTopologyUnsupported, "masked by a test");
+         }},
+    {.name = "two_sided", .can_implement = [](const Problem&, const Deployment&) {
+       return Eligibility::no(Reject::kTopologyUnsupported, "masked by a test");
+     }}};
+
+/// What auto chooses for 10 slots when the first `masked` strategies cannot serve.
+const comm::Strategy* next_choice(const Problem& p, std::size_t masked) {
+  std::vector<const comm::Strategy*> table(comm::strategies().begin(), comm::strategies().end());
+  for (std::size_t i = 0; i < masked; ++i) table[i] = &kMasked[i];
+  Deployment d;
+  d.parallel = Parallel::kDep;
+  d.ep = 2;
+  d.slots = 10;
+  return comm::choose(p, d, "auto", table).strategy;
+}
+
+// 6 experts in 10 slots on 2 ranks: four stand twice. A token's own bytes choose. No strategy has a
+// rule of fours: auto goes on in its order, and the next one keeps its contract.
 TEST_P(Modes, ReplicatedSlotsKeepTheirContract) {
-  const std::vector<std::int32_t> kSlots = {0, 1, 2, 3, 3, 4, 5, 0};
+  const std::vector<std::int32_t> kSlots = {0, 1, 2, 3, 3, 4, 5, 0, 2, 1};
   const eplb::SlotMap map(kSlots, 6);
   const MoeLayer whole = build(base());
   const Problem& p = whole.impl().problem();
   ASSERT_EQ(p.num_experts(), 6);
-  std::atomic<int> second = 0;  // choices that the second replica of an expert served
-  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
-    RankOptions o = options_of(whole.impl(), {Parallel::kDep, 1});
-    o.strategy = &comm::two_sided();
-    o.slot_experts = kSlots;
-    RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
-    Call call(whole.impl(), kCapacity, 70 + std::uint64_t(g.rank()));
-    const test::GivenRouting routing(p, call.tokens);
-    HostBuffer workspace(rank.workspace_bytes());
-    std::vector<std::int64_t> counts(6);
-    ForwardArgs args = call.args();
-    args.routing = {.ids = routing.ids.data(), .weights = routing.weights.data()};
-    args.expert_counts = counts.data();
-    args.workspace = workspace.bytes();
-    rank.forward(args);
-    std::vector<std::int64_t> logical(6);
-    for (std::int32_t id : routing.ids)
-      if (id >= 0) ++logical[std::size_t(id)];
-    EXPECT_EQ(counts, logical) << "counted by expert, not by slot";
+  EXPECT_EQ(next_choice(p, 0), &comm::one_sided());
+  EXPECT_EQ(next_choice(p, 1), &comm::two_sided());
+  EXPECT_EQ(next_choice(p, 2), &comm::compact());
+  for (std::size_t masked : {1U, 2U}) {
+    std::atomic<int> second = 0;  // choices that the second replica of an expert served
+    expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
+      RankOptions o = options_of(whole.impl(), {Parallel::kDep, 1});
+      o.strategy = next_choice(p, masked);
+      o.slot_experts = kSlots;
+      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+      Call call(whole.impl(), kCapacity, 70 + std::uint64_t(g.rank()));
+      const test::GivenRouting routing(p, call.tokens);
+      HostBuffer workspace(rank.workspace_bytes());
+      std::vector<std::int64_t> counts(6);
+      ForwardArgs args = call.args();
+      args.routing = {.ids = routing.ids.data(), .weights = routing.weights.data()};
+      args.expert_counts = counts.data();
+      args.workspace = workspace.bytes();
+      rank.forward(args);
+      std::vector<std::int64_t> logical(6);
+      for (std::int32_t id : routing.ids)
+        if (id >= 0) ++logical[std::size_t(id)];
+      EXPECT_EQ(counts, logical) << "counted by expert, not by slot";
 
-    const std::vector<float> rows = test::fp32_rows(call, routing);
-    std::vector<std::byte> want(call.out.size()), wire(std::size_t(p.hidden) * 4 + 16);
-    for (std::int64_t t = 0; t < call.tokens; ++t) {
-      const std::uint64_t key = eplb::token_key(
-          {call.hidden.data() + std::size_t(t * p.hidden) * size_of(o.layer.dtype),
-           std::min<std::size_t>(64, std::size_t(p.hidden) * size_of(o.layer.dtype))});
-      std::vector<float> sum(std::size_t(p.hidden)), share(sum.size());
-      for (int r = 0; r < 2; ++r) {
-        std::ranges::fill(share, 0.0F);
-        bool any = false;
-        for (std::int64_t j = 0; j < p.top_k(); ++j) {
-          const std::size_t i = std::size_t(t * p.top_k() + j);
-          if (routing.ids[i] < 0) continue;
-          const std::int32_t slot = map.slot_of(routing.ids[i], key);
-          if (slot / 4 != r) continue;
-          any = true;
-          second += slot == 4 || slot == 7;
-          for (std::size_t h = 0; h < sum.size(); ++h)
-            share[h] += routing.weights[i] * rows[i * sum.size() + h];
+      const std::vector<float> rows = test::fp32_rows(call, routing);
+      std::vector<std::byte> want(call.out.size()), wire(std::size_t(p.hidden) * 4 + 16);
+      for (std::int64_t t = 0; t < call.tokens; ++t) {
+        const std::uint64_t key = eplb::token_key(
+            {call.hidden.data() + std::size_t(t * p.hidden) * size_of(o.layer.dtype),
+             std::min<std::size_t>(64, std::size_t(p.hidden) * size_of(o.layer.dtype))});
+        std::vector<float> sum(std::size_t(p.hidden)), share(sum.size());
+        for (int r = 0; r < 2; ++r) {
+          std::ranges::fill(share, 0.0F);
+          bool any = false;
+          for (std::int64_t j = 0; j < p.top_k(); ++j) {
+            const std::size_t i = std::size_t(t * p.top_k() + j);
+            if (routing.ids[i] < 0) continue;
+            const std::int32_t slot = map.slot_of(routing.ids[i], key);
+            if (slot / 5 != r) continue;
+            any = true;
+            second += slot == 4 || slot >= 7;
+            for (std::size_t h = 0; h < sum.size(); ++h)
+              share[h] += routing.weights[i] * rows[i * sum.size() + h];
+          }
+          if (!any) continue;
+          comm::encode_row(rank.wire(), share.data(), p.hidden, wire.data());
+          comm::add_row(rank.wire(), wire.data(), 1, p.hidden, sum.data());
         }
-        if (!any) continue;
-        comm::encode_row(rank.wire(), share.data(), p.hidden, wire.data());
-        comm::add_row(rank.wire(), wire.data(), 1, p.hidden, sum.data());
+        for (std::size_t h = 0; h < sum.size(); ++h)
+          store_element(o.layer.dtype, want.data(), t * p.hidden + std::int64_t(h),
+                        sum[h] * p.routed_scaling_factor);
       }
-      for (std::size_t h = 0; h < sum.size(); ++h)
-        store_element(o.layer.dtype, want.data(), t * p.hidden + std::int64_t(h),
-                      sum[h] * p.routed_scaling_factor);
-    }
-    EXPECT_TRUE(call.out == want) << "rank " << g.rank();
-    const layer::Judgement j = judge_ranks(rank, {call.tokens, call.exact.data(), nullptr, {}});
-    EXPECT_TRUE(j.ok(budgets_of(rank))) << j.rel_l2_oracle;
-  }));
-  EXPECT_GT(second, 0);
+      EXPECT_TRUE(call.out == want) << "rank " << g.rank();
+      const layer::Judgement j = judge_ranks(rank, {call.tokens, call.exact.data(), nullptr, {}});
+      EXPECT_TRUE(j.ok(budgets_of(rank))) << j.rel_l2_oracle;
+    }));
+    EXPECT_GT(second, 0);
+  }
 }
 
 TEST_P(Modes, AttentionTpRefusesUnlikeTokens) {

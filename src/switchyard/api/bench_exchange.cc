@@ -201,6 +201,11 @@ std::vector<const comm::Strategy*> to_time(const BenchExchangeOptions& o, BenchE
   const bool all = o.strategy == "all";
   const std::string pin = all ? "auto" : pinned_strategy(d.env, o.strategy);
   const comm::Choice choice = comm::choose(problem_of(o), d, pin);
+  if (choice.strategy == &comm::fused())
+    throw CannotServe(
+        "strategy fused is a leaf that exchanges tokens itself, there is no exchange "
+        "to time without its experts; time a whole layer with `run`",
+        "{}");
   std::vector<const comm::Strategy*> strategies;
   for (const comm::Verdict& v : choice.verdicts) {
     out.verdicts.push_back(to_verdict(v));

@@ -9,6 +9,7 @@
 #include "switchyard/base/nearest.h"
 #include "switchyard/base/random.h"
 #include "switchyard/core/shard.h"
+#include "switchyard/ops/quantize/quantize.h"
 
 namespace switchyard {
 namespace {
@@ -79,28 +80,31 @@ void fill(std::span<std::byte> out, const Random& random) {
 
 }  // namespace
 
+namespace {
+
+/// The quantiser whose rows a payload is.
+formats::ActivationQuant quant_of(ExchangePayload p) {
+  using Quant = formats::ActivationQuant;
+  switch (p) {
+    case ExchangePayload::kBf16:
+      return Quant::kNone;
+    case ExchangePayload::kFp8:
+      return Quant::kFp8Block128;
+    case ExchangePayload::kMxfp8:
+      return Quant::kMxfp8;
+    case ExchangePayload::kNvfp4:
+      return Quant::kNvfp4;
+  }
+  throw InternalError("a payload has no quantiser");
+}
+
+}  // namespace
+
 void fit_shape(TrafficSpec& spec) {
   comm::ExchangeShape& s = spec.shape;
-  const std::int64_t h = s.hidden;
-  switch (spec.payload) {
-    case ExchangePayload::kBf16:
-      s.row_bytes = 2 * h;
-      s.scale_bytes = 0;
-      break;
-    case ExchangePayload::kFp8:
-      s.row_bytes = h;
-      s.scale_bytes = (h + 127) / 128 * 4;
-      break;
-    case ExchangePayload::kMxfp8:
-      s.row_bytes = h;
-      s.scale_bytes = (h + 31) / 32;
-      break;
-    case ExchangePayload::kNvfp4:
-      s.row_bytes = (h + 1) / 2;
-      s.scale_bytes = (h + 15) / 16;
-      break;
-  }
-  s.share_bytes = comm::wire_bytes(spec.wire, h);
+  s.row_bytes = ops::activation_code_bytes(quant_of(spec.payload), s.hidden);
+  s.scale_bytes = ops::activation_scale_bytes(quant_of(spec.payload), s.hidden);
+  s.share_bytes = comm::wire_bytes(spec.wire, s.hidden);
 }
 
 Traffic::Traffic(const TrafficSpec& spec, int rank)

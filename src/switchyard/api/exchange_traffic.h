@@ -46,7 +46,7 @@ struct TrafficSpec {
   std::uint64_t seed = 1;
 };
 
-/// Sizes of `shape` that hold just this payload and wire form.
+/// Sizes of `shape` that hold just this wire form, and the payload as a layer's ranks quantise it.
 void fit_shape(TrafficSpec& spec);
 
 /// One rank's tokens, the experts that it plays, and what its tokens must come back as.

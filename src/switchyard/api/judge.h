@@ -100,6 +100,9 @@ struct JoinedRanks {
   std::string carriers;  // "threads" or "processes"
   std::string layout;    // of dispatched rows: "rank_major", "compact" or "expert_major"
   std::string weights;   // who multiplies routing weights: "experts" or "combine"
+  // How a row travels to the experts: the quantiser that its sender ran, or a dtype and why none.
+  std::string payload, payload_reason;
+  std::int64_t payload_bytes = 0;          // of a row, scales included
   std::vector<std::int32_t> slot_experts;  // [slots] the expert in each
   std::vector<StrategyAnswer> strategies;  // every one's, in order of preference
 };

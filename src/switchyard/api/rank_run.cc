@@ -77,6 +77,7 @@ layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, cons
   r.strategy = p.join.strategy;
   r.slot_experts = p.slot_experts;
   r.capacity = std::max<std::int64_t>(1, o.tokens);
+  r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
   r.fingerprint = p.state->report.fingerprint;
   return r;
 }
@@ -253,6 +254,9 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
   JoinedRanks out{.carriers = carriers,
                   .layout = "none",
                   .weights = "experts",
+                  .payload = layer.payload().text(),
+                  .payload_reason = layer.payload().why_not,
+                  .payload_bytes = layer.payload().row_bytes + layer.payload().scale_bytes,
                   .slot_experts = {layer.slots().experts().begin(), layer.slots().experts().end()},
                   .strategies = {}};
   if (layer.strategy() != nullptr) {
@@ -282,7 +286,7 @@ RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
   require(processes_ == nullptr || processes_->size() == ranks, "the launcher started ",
           processes_ == nullptr ? 1 : processes_->size(), " processes and the layer is for ", ranks,
           ranks == 1 ? " rank" : " ranks",
-          "; each process is a rank, start as many or leave --ranks, --ep and --tp out");
+          "; each process is a rank, start as many, or give no number of ranks");
   require(ranks <= comm::kMaxGroupRanks, ranks, " ranks exceed the ", comm::kMaxGroupRanks,
           " of one host");
 }
@@ -307,6 +311,7 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   Measurement m;
   m.ranks = group.size();
   m.parallel = std::string(to_string(p.deployment.parallel));
+  m.leaf = std::string(layer.leaf_id());
   m.strategy = options.strategy != nullptr ? std::string(options.strategy->name) : "all_reduce";
   m.ep = p.deployment.ep;
   m.tp = p.deployment.tp;

@@ -154,12 +154,17 @@ BuildOptions build_options(const RunOptions& o, std::int64_t layer, std::int64_t
   return build;
 }
 
+/// Where a layer stands among those of the run.
+struct Position {
+  std::size_t number = 0, layers = 1;
+};
+
 /// Which expert stands in which slot of the layer at position `at` of the run: as the placement
 /// says, else in the linear layout where there are more slots than experts; empty: expert e in slot
 /// e.
 std::vector<std::int32_t> slot_experts_of(const Problem& p, const Deployment& d,
                                           const std::optional<eplb::Placement>& placement,
-                                          std::size_t at) {
+                                          Position at) {
   const std::int64_t slots = d.num_slots(p.num_experts());
   if (!placement && slots == p.num_experts()) return {};
   if (!placement) return eplb::linear_placement({p.num_experts(), slots, d.ep}, 1).layers[0];
@@ -167,15 +172,14 @@ std::vector<std::int32_t> slot_experts_of(const Problem& p, const Deployment& d,
           "run: the placement is of ", placement->num_experts, " experts on ", placement->num_ranks,
           " ranks, the layer has ", p.num_experts(), " on ep = ", d.ep, "; plan one for these");
   const std::size_t layers = placement->layers.size();
-  require(layers == 1 || at < layers, "run: the placement has ", layers,
-          " layers and this is number ", at,
-          " of the run, counted from 0; plan one for all, or one for each");
-  return placement->layers[layers == 1 ? 0 : at];
+  require(layers == 1 || layers == at.layers, "run: the placement has ", layers,
+          " layers and the run ", at.layers, "; plan one for all, or one for each");
+  return placement->layers[layers == 1 ? 0 : at.number];
 }
 
 /// One layer on the ranks of a team.
 Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& prepare,
-                       const RunOptions& o, std::size_t at) {
+                       const RunOptions& o, Position at) {
   std::optional<PreparedLayer> prepared;
   team.together([&] {
     std::optional<eplb::Placement> placement;
@@ -192,7 +196,6 @@ Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& pre
   m.layer = p.weights.layer;
   m.format = p.weights.problem.format;
   m.activations = std::string(to_string(p.weights.problem.activations));
-  m.leaf = p.state->plan.leaf;
   m.device = std::string(to_string(p.options.leaf->device));
   m.combine_requested =
       std::string(to_string(resolve::asked_combine(p.weights.problem, p.deployment)));
@@ -208,15 +211,14 @@ struct LayerRunner {
   Measurement preset() {
     auto build = [&] { return build_options(o, 0, make_preset(o.preset).hidden); };
     if (one_rank()) return measure(MoeLayer::from_preset(o.preset, build()), o);
-    return measure_on(
-        team,
-        [&] {
-          return LayerBuilder::prepare(layer::make_synthetic(make_preset(o.preset), o.build.seed),
-                                       build());
-        },
-        o, 0);
+    return measure_on(team,
+                      [&] {
+                        return LayerBuilder::prepare(
+                            layer::make_synthetic(make_preset(o.preset), o.build.seed), build());
+                      },
+                      o, {});
   }
-  Measurement of(const Checkpoint& checkpoint, const LayerEntry& entry, std::size_t at) {
+  Measurement of(const Checkpoint& checkpoint, const LayerEntry& entry, Position at) {
     auto build = [&] { return build_options(o, entry.index, entry.hidden); };
     if (one_rank()) return measure(MoeLayer::from_checkpoint(checkpoint, entry.index, build()), o);
     return measure_on(
@@ -254,7 +256,8 @@ RunResult run(const RunOptions& o) {
     });
     result.notices = checkpoint->impl().notices();
     for (const LayerEntry& entry : layers)
-      result.measurements.push_back(runner.of(*checkpoint, entry, result.measurements.size()));
+      result.measurements.push_back(
+          runner.of(*checkpoint, entry, {result.measurements.size(), layers.size()}));
   }
   result.ok = std::all_of(result.measurements.begin(), result.measurements.end(),
                           [](const Measurement& m) { return m.ok; });

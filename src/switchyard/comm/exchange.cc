@@ -18,7 +18,7 @@ std::uint32_t digest_of(const MessageHeader& h) {
   constexpr std::uint32_t kBasis = 2166136261U, kPrime = 16777619U;
   std::uint32_t out = kBasis;
   for (std::uint32_t word :
-       {h.magic, h.sequence, h.rows, h.row_bytes, h.scale_bytes, h.wire, h.has_stats})
+       {h.magic, h.sequence, h.rows, h.row_bytes, h.scale_bytes, h.wire, h.has_stats, h.more})
     out = (out ^ word) * kPrime;
   return out;
 }
@@ -122,8 +122,10 @@ Ticket Exchange::dispatch(const DispatchArgs& args) {
     check(args);
     ++sequence_;
     sent_ = args;
+    more_ = false;
     received = do_dispatch(args);
     received.wire = args.wire;
+    received.more = more_;
     merge_segments(received.segments);
     received.runs = runs_;
     if (!live_.empty())
@@ -161,13 +163,14 @@ MessageHeader Exchange::make_header(const DispatchArgs& args, std::uint32_t rows
                   .row_bytes = std::uint32_t(args.row_bytes),
                   .scale_bytes = std::uint32_t(args.scale_bytes),
                   .wire = std::uint32_t(args.wire),
-                  .has_stats = args.stats != nullptr ? 1U : 0U};
+                  .has_stats = args.stats != nullptr ? 1U : 0U,
+                  .more = args.more ? 1U : 0U};
   h.digest = digest_of(h);
   fault(FaultPoint::kHeader, &h);
   return h;
 }
 
-void Exchange::check_header(const MessageHeader& h, const DispatchArgs& args, int source) const {
+void Exchange::check_header(const MessageHeader& h, const DispatchArgs& args, int source) {
   if (h.magic != kHeaderMagic || h.digest != digest_of(h) || h.sequence != sequence_)
     throw PeerError(cat("rank ", group_.rank(), ": the header of rank ", source,
                         " in dispatch is damaged (sequence ", h.sequence, ", expected ", sequence_,
@@ -181,6 +184,7 @@ void Exchange::check_header(const MessageHeader& h, const DispatchArgs& args, in
   same("scale_bytes", h.scale_bytes, args.scale_bytes);
   same("wire form", h.wire, std::int64_t(args.wire));
   same("statistics", h.has_stats, args.stats != nullptr ? 1 : 0);
+  more_ = more_ || h.more != 0;
 }
 
 }  // namespace switchyard::comm

@@ -72,6 +72,7 @@ struct DispatchArgs {
   const float* weights = nullptr;
   const std::int32_t* stats = nullptr;
   Wire wire = Wire::kBf16;  // of the combine
+  bool more = false;        // this rank has tokens left for another exchange; need not be equal
 };
 
 /// Valid rows of a receive buffer.
@@ -108,6 +109,8 @@ struct Received {
   /// Choices of this rank's own tokens whose slots have no holder among the live ranks: they are
   /// skipped as -1 is, and add nothing to the sum; weights are not spread anew.
   std::int64_t skipped_choices = 0;
+  /// Whether any rank has more tokens: all ranks must then exchange once more. The same on all.
+  bool more = false;
 };
 
 class Exchange;
@@ -149,7 +152,7 @@ struct RowSink {
 struct MessageHeader {
   std::uint32_t magic = 0, sequence = 0;
   std::uint32_t rows = 0;  // for that rank
-  std::uint32_t row_bytes = 0, scale_bytes = 0, wire = 0, has_stats = 0;
+  std::uint32_t row_bytes = 0, scale_bytes = 0, wire = 0, has_stats = 0, more = 0;
   std::uint32_t digest = 0;  // of the fields above
 };
 
@@ -212,9 +215,9 @@ class Exchange {
   void fault(FaultPoint point, MessageHeader* header = nullptr);
   /// The header for `rows` rows, as the hook leaves it.
   MessageHeader make_header(const DispatchArgs& args, std::uint32_t rows);
-  /// Compares a source's header with this rank's own arguments.
+  /// Compares a source's header with this rank's own arguments, and notes whether it has more.
   /// Errors: PeerError when it is not whole, UsageError with both sides when the ranks differ.
-  void check_header(const MessageHeader& header, const DispatchArgs& args, int source) const;
+  void check_header(const MessageHeader& header, const DispatchArgs& args, int source);
   /// The first of the tp ranks that hold each slot; -1 when none does.
   std::span<const std::int32_t> owners() const { return owners_; }
   /// First slot of `rank`, and how many it holds.
@@ -234,7 +237,7 @@ class Exchange {
   ExchangeShape shape_;
   FaultHook hook_;
   std::uint32_t sequence_;
-  bool dispatched_ = false, first_ = true;
+  bool dispatched_ = false, first_ = true, more_ = false;
   DispatchArgs sent_;  // of the exchange that runs; its pointers are stale after it
   std::vector<Segment> runs_;
   std::vector<int> live_;             // [group size] the ep rank that each one is; empty: itself

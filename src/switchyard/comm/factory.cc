@@ -54,10 +54,11 @@ Choice choose(const Problem& problem, const Deployment& deployment, std::string_
   if (!out.needed) return out;
   for (const Strategy* s : table) {
     if (out.pinned && s->name != pin) continue;
-    Eligibility verdict = !out.pinned && only_by_name(*s)
-                              ? Eligibility::no(Reject::kPathNotEnabled,
-                                                "replaces the leaf too; only --comm fused asks it")
-                              : s->can_implement(problem, deployment);
+    Eligibility verdict =
+        !out.pinned && only_by_name(*s)
+            ? Eligibility::no(Reject::kPathNotEnabled,
+                              "replaces the leaf too, so it is only chosen by its name")
+            : s->can_implement(problem, deployment);
     if (verdict.eligible() && out.strategy == nullptr) out.strategy = s;
     out.verdicts.push_back({s, std::move(verdict)});
   }
@@ -87,7 +88,9 @@ std::unique_ptr<Exchange> make_exchange(const Strategy& strategy, Group& group,
     if (!options.live.empty()) check_live(strategy, group, s, options.live);
     require(!options.live.empty() || s.ranks() == group.size(), "ep = ", s.ep, " and tp = ", s.tp,
             " make ", s.ranks(), " ranks, the group has ", group.size());
-    require(strategy.make != nullptr, "strategy ", strategy.name, " is not built in this version");
+    require(strategy.make != nullptr, "strategy ", strategy.name,
+            &strategy == &fused() ? " is a leaf that exchanges tokens itself, not an exchange"
+                                  : " is not built in this version");
     require(s.tp == 1 || &strategy == &all_gather(), "strategy ", strategy.name,
             " serves no cut experts (tp = ", s.tp, "); use all_gather");
   });

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strategy fused: a leaf of its own dispatches, computes and combines; chosen only by name.
+// Strategy fused: a leaf of its own dispatches, computes and combines (layer/mega_moe.h); chosen
+// only by name, and not an exchange that could be had without its experts.
 #include "switchyard/comm/strategy.h"
+#include "switchyard/core/gates.h"
 
 namespace switchyard::comm {
 namespace {
 
-Eligibility can_implement(const Problem&, const Deployment& d) {
+Eligibility can_implement(const Problem& p, const Deployment& d) {
   return first_reject({
       require_dispatch(d, false),
-      Eligibility::no(Reject::kPathNotEnabled,
-                      "no leaf that exchanges tokens itself is built in this version"),
+      require_no_tp(d),
+      require_ranks(d),
+      require_cpu_ranks(d),
+      require_slots(p, d),
+      require_wire(p),
   });
 }
 

@@ -18,7 +18,8 @@ struct Strategy {
   Contract contract{};
   /// Pure: judged before anything is allocated, and the same on every rank.
   Eligibility (*can_implement)(const Problem& problem, const Deployment& deployment) = nullptr;
-  /// Builds this rank's end; null for one that is declared only, whose gate never says yes.
+  /// Builds this rank's end; null where there is no exchange without the experts (`fused`), and for
+  /// one that is declared only, whose gate never says yes.
   std::unique_ptr<Exchange> (*make)(Group& group, const ExchangeShape& shape,
                                     const ExchangeOptions& options) = nullptr;
 };
@@ -35,7 +36,7 @@ const Strategy& expert_major();
 const Strategy& compact();
 /// Between GPUs through NCCL; declared only.
 const Strategy& nccl();
-/// By a leaf that exchanges tokens itself; declared only.
+/// By a leaf that exchanges tokens itself.
 const Strategy& fused();
 
 // Building blocks of their gates.

@@ -161,12 +161,12 @@ std::vector<float> latent_rows(const Layer& layer, const OracleArgs& a) {
 }
 
 /// From the sum in latent space to the output.
-void leave_latent(const Layer& layer, const OracleArgs& a, const std::vector<double>& sum,
+void leave_latent(const Layer& layer, std::int64_t tokens, const std::vector<double>& sum,
                   const std::vector<double>& shared, std::vector<double>& out) {
   const checkpoint::LatentProjection& latent = *layer.weights().latent;
   ops::projection_ref({.shape = &layer.latent()->up_shape,
                        .weight = &latent.up,
-                       .tokens = a.tokens,
+                       .tokens = tokens,
                        .x = sum.data(),
                        .norm = latent.norm.empty() ? nullptr : latent.norm.data(),
                        .norm_eps = latent.norm_eps,
@@ -190,6 +190,18 @@ OracleChoice oracle_choice(const Layer& layer, const OracleArgs& a, OracleResult
 
 std::vector<double> oracle_shared(const Layer& layer, const OracleArgs& a, OracleResult& result) {
   return shared_rows(layer, a, result.shared_inter);
+}
+
+std::vector<float> oracle_latent(const Layer& layer, const OracleArgs& a) {
+  return latent_rows(layer, a);
+}
+
+std::vector<double> oracle_leave_latent(const Layer& layer, std::int64_t tokens,
+                                        const std::vector<double>& sum,
+                                        const std::vector<double>& shared) {
+  std::vector<double> out(std::size_t(tokens * layer.problem().hidden));
+  leave_latent(layer, tokens, sum, shared, out);
+  return out;
 }
 
 OracleResult run_oracle(const Layer& layer, const OracleArgs& a) {
@@ -233,7 +245,7 @@ OracleResult run_oracle_held(const Layer& layer, const OracleArgs& a) {
     result.latent_share = std::move(sum);
     result.shared_share = shared;
   } else if (in_latent) {
-    leave_latent(layer, a, sum, shared, result.out);
+    leave_latent(layer, a.tokens, sum, shared, result.out);
   }
   return result;
 }

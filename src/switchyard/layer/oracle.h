@@ -65,6 +65,15 @@ OracleChoice oracle_choice(const Layer& layer, const OracleArgs& args, OracleRes
 /// its own. Fills result's shared_inter.
 std::vector<double> oracle_shared(const Layer& layer, const OracleArgs& args, OracleResult& result);
 
+/// What latent experts read of args.hidden: the oracle's own rows, or the leaf's where they agree.
+/// Shapes: [tokens, L].
+std::vector<float> oracle_latent(const Layer& layer, const OracleArgs& args);
+/// From sums in latent space, factor applied, to the output: norm, up-projection, shared rows.
+/// Shapes:  sum [tokens, L]; shared [tokens, H] or empty; the output [tokens, H].
+std::vector<double> oracle_leave_latent(const Layer& layer, std::int64_t tokens,
+                                        const std::vector<double>& sum,
+                                        const std::vector<double>& shared);
+
 /// The canonical experts behind the packed ids, fused shared ones included; of a part, as it holds
 /// them.
 checkpoint::ExpertSource packed_experts(const Layer& layer);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "switchyard/base/check.h"
+#include "switchyard/layer/latent.h"
 #include "switchyard/layer/oracle.h"
 
 namespace switchyard::layer {
@@ -17,6 +18,7 @@ constexpr const char* kPhase = "check of the ranks";
 struct OwnTokens {
   std::int64_t tokens = 0;
   std::vector<float> exact;  // what the hidden dtype holds
+  std::vector<float> x;      // what the routed experts read: the same, or rows in latent space
   std::vector<std::byte> hidden, out;
   OracleChoice choice;
   std::vector<std::int32_t> placed;  // slots of the chosen experts
@@ -25,12 +27,13 @@ struct OwnTokens {
 
 /// Memory in which one rank at a time asks, and all ranks answer.
 ///
-/// Shapes:  hidden [tokens, H], ids, weights [tokens, k] of the asking rank; answer(r) [tokens, H].
+/// Shapes:  hidden [tokens, W], ids, weights [tokens, k] of the asking rank; answer(r) [tokens, W];
+///          W is what the experts read and write, H or the latent width.
 class Board {
  public:
   /// For at most `tokens` tokens of one rank.
   Board(comm::Group& group, std::int64_t tokens, const Problem& p)
-      : group_(group), answer_(tokens * p.hidden) {
+      : group_(group), answer_(tokens * p.expert_hidden()) {
     constexpr std::int64_t kHead = 64;
     const std::int64_t list = tokens * p.top_k() * 4;
     ids_ = kHead + answer_ * 4;
@@ -47,7 +50,7 @@ class Board {
 
   void ask(const OwnTokens& own) const {
     tokens() = own.tokens;
-    std::copy(own.exact.begin(), own.exact.end(), hidden());
+    std::copy(own.x.begin(), own.x.end(), hidden());
     std::copy(own.placed.begin(), own.placed.end(), ids());
     std::copy(own.choice.weights.begin(), own.choice.weights.end(), weights());
   }
@@ -95,13 +98,20 @@ OwnTokens run_own(RankLayer& ranks, const JudgeArgs& a, Judgement& j) {
   f.weights_out = weights.data();
   f.workspace = workspace.bytes();
   ranks.forward(f);
-  const OracleArgs ask{.tokens = a.tokens,
-                       .hidden = own.exact.data(),
-                       .token_ids = a.token_ids,
-                       .logits = a.logits,
-                       .leaf_ids = j.ids.data(),
-                       .leaf_weights = weights.data()};
+  OracleArgs ask{.tokens = a.tokens,
+                 .hidden = own.exact.data(),
+                 .token_ids = a.token_ids,
+                 .logits = a.logits,
+                 .leaf_ids = j.ids.data(),
+                 .leaf_weights = weights.data()};
   if (a.tokens > 0) own.choice = oracle_choice(layer, ask, own.result);
+  own.x = own.exact;
+  if (layer.latent() != nullptr && a.tokens > 0) {
+    own.x.resize(std::size_t(a.tokens * p.latent));
+    project_down(layer, {f, dtype, /*rounds=*/true}, own.x.data(), workspace.bytes());
+    ask.leaf_latent = own.x.data();
+    own.x = oracle_latent(layer, ask);
+  }
   own.placed.resize(own.choice.ids.size());
   ranks.place(a.tokens, own.hidden.data(), p.hidden * std::int64_t(size_of(dtype)), own.choice.ids,
               own.placed);
@@ -187,24 +197,35 @@ class RankOracle {
         bank_(layer_.routed()),
         board_(board),
         tokens_(board.tokens()),
-        choices_(std::size_t(tokens_ * layer_.problem().top_k())),
+        width_(bank_.shape.hidden),
+        choices_(std::size_t(tokens_ * bank_.shape.top_k)),
         ids_(choices_),
         weights_(choices_),
-        wire_(std::size_t(comm::wire_bytes(ranks.wire(), layer_.problem().hidden))) {
-    ranks.localise({board.ids(), choices_}, {board.weights(), choices_}, source, ids_.data(),
-                   weights_.data());
+        wire_(std::size_t(comm::wire_bytes(ranks.wire(), width_))) {
+    // Behind a token's own choices stand the fused shared experts, with weight 1.
+    const std::int64_t k = layer_.problem().top_k(), all = bank_.shape.top_k;
+    std::vector<std::int32_t> ids(choices_);
+    std::vector<float> weights(choices_, 1.0F);
+    for (std::int64_t t = 0; t < tokens_; ++t)
+      for (std::int64_t j = 0; j < all; ++j) {
+        const std::size_t at = std::size_t(t * all + j);
+        ids[at] =
+            j < k ? board.ids()[t * k + j] : std::int32_t(layer_.problem().num_experts() + j - k);
+        if (j < k) weights[at] = board.weights()[t * k + j];
+      }
+    ranks.localise(ids, weights, source, ids_.data(), weights_.data());
   }
 
   /// Writes this rank's answer: what arrives of its shares, in double.
   void answer(Judgement& j) {
-    const std::int64_t h = layer_.problem().hidden;
+    const std::int64_t h = width_;
     double* out = board_.answer(ranks_.group().rank());
     std::fill_n(out, tokens_ * h, 0.0);
     if (tokens_ == 0) return;
     // Where ranks reduce, each adds its shard of the shared expert to its share.
-    const bool reduces = ranks_.strategy() == nullptr;
+    const bool adds_shared = ranks_.strategy() == nullptr && layer_.latent() == nullptr;
     const std::vector<double> shared =
-        reduces ? shared_rows(layer_, tokens_, board_.hidden(), j) : std::vector<double>();
+        adds_shared ? shared_rows(layer_, tokens_, board_.hidden(), j) : std::vector<double>();
     run(shared, nullptr, nullptr);
     std::vector<std::uint8_t> flipped(choices_);
     const std::vector<double> leaf = count_flips(flipped, j);
@@ -217,7 +238,7 @@ class RankOracle {
 
   void run(const std::vector<double>& shared, const double* inter, const std::uint8_t* use) {
     const checkpoint::ExpertSource source = packed_experts(layer_);
-    const std::size_t h = std::size_t(layer_.problem().hidden);
+    const std::size_t h = std::size_t(width_);
     out_.assign(std::size_t(tokens_) * h, 0);
     rows_.assign(by_choice() ? choices_ * h : 0, 0);
     inter_.assign(choices_ * std::size_t(bank_.shape.inter), 0);
@@ -255,7 +276,7 @@ class RankOracle {
 
   /// Adds to `out` what arrives of token `t`: its share, or each of its weighted rows.
   void send(std::int64_t t, double* out) {
-    const std::int64_t h = layer_.problem().hidden, k = layer_.problem().top_k();
+    const std::int64_t h = width_, k = bank_.shape.top_k;
     if (!by_choice()) return through_wire(out_.data() + t * h, 1, out);
     for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
       if (ids_[std::size_t(i)] >= 0)
@@ -263,7 +284,7 @@ class RankOracle {
   }
 
   void through_wire(const double* row, double weight, double* out) {
-    const std::int64_t h = layer_.problem().hidden;
+    const std::int64_t h = width_;
     const std::vector<float> exact(row, row + h);
     std::vector<float> arrived(exact.size());
     comm::encode_row(ranks_.wire(), exact.data(), h, wire_.data());
@@ -275,7 +296,7 @@ class RankOracle {
   const Layer& layer_;
   const ExpertBank& bank_;
   const Board& board_;
-  std::int64_t tokens_;
+  std::int64_t tokens_, width_;
   std::size_t choices_;
   std::vector<std::int32_t> ids_;
   std::vector<float> weights_;
@@ -285,10 +306,10 @@ class RankOracle {
 
 /// The source adds its choices of zero experts behind the sum.
 void add_zero_experts(const Problem& p, const OwnTokens& own, std::vector<double>& out) {
-  const std::size_t h = std::size_t(p.hidden), k = std::size_t(p.top_k());
+  const std::size_t h = std::size_t(p.expert_hidden()), k = std::size_t(p.top_k());
   for (std::size_t i = 0; i < own.choice.ids.size(); ++i)
     for (std::size_t c = 0; own.choice.ids[i] >= p.num_experts() && c < h; ++c)
-      out[i / k * h + c] += double(own.choice.weights[i]) * double(own.exact[i / k * h + c]);
+      out[i / k * h + c] += double(own.choice.weights[i]) * double(own.x[i / k * h + c]);
 }
 
 /// What the ranks' answers amount to for this rank's tokens: in rank order, then what its scheduler
@@ -296,14 +317,19 @@ void add_zero_experts(const Problem& p, const OwnTokens& own, std::vector<double
 std::vector<double> finish(const RankLayer& ranks, const Board& board, const OwnTokens& own,
                            Judgement& j) {
   const Layer& layer = ranks.part();
-  const std::size_t size = std::size_t(own.tokens * layer.problem().hidden);
+  const std::size_t size = std::size_t(own.tokens * layer.problem().expert_hidden());
+  const bool latent = layer.latent() != nullptr;
   std::vector<double> out(size);
   for (int r = 0; r < ranks.group().size(); ++r)
     for (std::size_t i = 0; i < size; ++i) out[i] += board.answer(r)[i];
-  if (ranks.strategy() == nullptr) return out;
-  add_zero_experts(layer.problem(), own, out);
-  for (double& v : out) v *= double(layer.problem().routed_scaling_factor);
+  if (ranks.strategy() != nullptr) {
+    add_zero_experts(layer.problem(), own, out);
+    for (double& v : out) v *= double(layer.problem().routed_scaling_factor);
+  } else if (!latent) {
+    return out;  // the shares held the shared expert
+  }
   const std::vector<double> shared = shared_rows(layer, own.tokens, own.exact.data(), j);
+  if (latent) return oracle_leave_latent(layer, own.tokens, out, shared);
   for (std::size_t i = 0; i < shared.size(); ++i) out[i] += shared[i];
   return out;
 }

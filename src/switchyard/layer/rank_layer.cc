@@ -38,6 +38,24 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
           "build it anew among the survivors");
   require(o.parallel != Parallel::kDep || o.strategy != nullptr,
           "ranks under dep need a strategy to exchange tokens");
+  require(o.chunk >= 0, "chunk = ", o.chunk, " tokens is negative; 0 means the capacity");
+  require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk = ", o.chunk, ": ",
+          to_string(o.parallel), " reduces whole calls; leave it out");
+  require(o.chunk == 0 || o.strategy != &comm::fused(), "chunk = ", o.chunk,
+          ": the fused exchange takes whole calls, and runs rows in batches of its own");
+  require(o.finalize.run == nullptr || o.strategy == nullptr ||
+              o.strategy->contract.weights == comm::WeightsBy::kExperts,
+          "a finalize of the caller's stands in front of the combine, where strategy ",
+          o.strategy == nullptr ? "" : o.strategy->name,
+          " has not weighed the rows; choose another strategy");
+  require(o.finalize.run == nullptr || p.routing.placement == WeightPlacement::kOutput,
+          "a finalize of the caller's weighs rows, and this layer has its weights on the input");
+  require(o.finalize.run == nullptr || p.routing.zero_experts == 0,
+          "a finalize of the caller's sums experts' rows, and this layer has zero experts");
+  require(o.finalize.run == nullptr || !o.layer.fuse_shared,
+          "a finalize of the caller's would weigh fused shared experts; build without fusion");
+  require(!o.layer.fuse_shared || (o.slot_experts.empty() && !o.balanced),
+          "fused shared experts stand behind the experts, which are then not spread over slots");
   const std::int64_t ep = group.size() / o.tp;
   const auto slots = std::int64_t(o.slot_experts.empty() ? p.num_experts() : o.slot_experts.size());
   require(slots >= ep, slots, " slots are fewer than the ", ep,
@@ -102,7 +120,7 @@ checkpoint::LayerWeights by_slot(checkpoint::LayerWeights w, const RankOptions& 
     require(a.alpha == first.alpha && a.beta == first.beta && a.has_limit == first.has_limit &&
                 (!a.has_limit || a.limit == first.limit),
             "the activation's constants differ between experts 0 and ", e,
-            "; such a layer is not served in replicated slots, leave --slots and --placement out");
+            "; such a layer is not served in replicated slots, leave slots and placement out");
   }
   w.problem.activation = with_one_value(std::move(w.problem.activation));  // slots are no ids
   w.expert = [all = replaceable(std::move(w.expert), std::move(updates)), table = std::move(table)](
@@ -125,7 +143,8 @@ std::string routing_of(const Problem& p) {
 }
 
 /// What the ranks must have in common.
-std::array<comm::Agreed, 18> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire) {
+std::array<comm::Agreed, 21> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire,
+                                       const Payload& payload) {
   const Problem& p = layer.problem();
   return {{{"build", cat(version(), "+", commit())},
            {"fingerprint", o.fingerprint},
@@ -142,10 +161,20 @@ std::array<comm::Agreed, 18> common_of(const Layer& layer, const RankOptions& o,
            {"parallel", std::string(to_string(o.parallel))},
            {"tp", cat(o.tp)},
            {"capacity", cat(o.capacity)},
+           {"chunk", cat(o.chunk)},
+           {"payload", cat(payload.text(), " of ", payload.width)},
+           {"finalize", o.finalize.run != nullptr ? "the caller's" : "the sum"},
            {"slot layout", text_of(o.slot_experts)},
            {"balanced", o.balanced ? "yes" : "no"},
            {"wire", cat(comm::to_string(wire), " by ",
                         o.strategy != nullptr ? o.strategy->name : "all_reduce")}}};
+}
+
+/// Why rows travel as they are, whatever the experts read of them.
+std::string_view why_kept(const RankOptions& o) {
+  if (o.parallel == Parallel::kDtp) return "dtp gathers rows as they are";
+  if (o.parallel != Parallel::kDep) return "all ranks hold the same rows, none travel";
+  return o.quantise_first ? "" : "SWITCHYARD_POST_QUANT_DISPATCH is 0";
 }
 
 /// FC1's static scale is the maximum over all experts, not only those of this rank.
@@ -163,8 +192,11 @@ float group_maximum(comm::Group& group, float value) {
 
 Eligibility can_spread(const Problem& p, const Deployment& d) {
   auto no = [](const char* detail) { return Eligibility::no(Reject::kPathNotEnabled, detail); };
-  if (p.latent > 0) return no("layers with latent experts run on one rank in this version");
-  if (d.fuse_shared) return no("shared experts are fused on one rank only");
+  if (d.fuse_shared && d.ranks() > 1 && d.parallel != Parallel::kTtp)
+    return no(
+        "shared experts are fused on one rank, or where every rank holds columns of all of "
+        "them (ttp)");
+  if (d.fuse_shared && p.latent > 0) return no("a latent layer's shared experts are not fused");
   return Eligibility::yes();
 }
 
@@ -182,49 +214,69 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   guarded(group, kPhase, [&] {
     check_served(group, problem, options);
     LayerOptions part = options.layer;
-    part.held = held_by(group.rank());
+    if (!options.layer.fuse_shared) part.held = held_by(group.rank());  // else every rank holds all
     part.tp = {group.rank() % options.tp, options.tp};
-    if (options.parallel != Parallel::kDep) part.shared_tp = {group.rank(), group.size()};
+    // A latent layer's shared expert stands behind the sum of shares, where it must be whole.
+    if (options.parallel != Parallel::kDep && problem.latent == 0)
+      part.shared_tp = {group.rank(), group.size()};
     layer_ = std::make_unique<Layer>(by_slot(std::move(weights), options_, table_, updates_), part);
   });
-  comm::agree(group, common_of(*layer_, options_, wire_), kPhase);
+  payload_ = payload_of(*layer_, why_kept(options_));
+  comm::agree(group, common_of(*layer_, options_, wire_, payload_), kPhase);
   needs_calibration_ = !group.vote(!layer_->needs_calibration(), kPhase);
   layer_->raise_fc1_scale(group_maximum(group, layer_->routed().scales.fc1));
   shape_ = layer_->routed().shape;
-  options.parallel == Parallel::kDep ? make_exchange() : make_reduction();
+  if (options.parallel != Parallel::kDep) {
+    make_reduction();
+  } else if (options.strategy == &comm::fused()) {
+    make_mega();
+  } else {
+    make_exchange();
+  }
 }
 
 void RankLayer::make_exchange() {
-  const Problem& p = layer_->problem();
   if (options_.strategy->contract.layout == comm::RowLayout::kExpertMajor) shape_.top_k = 1;
-  exchange_ =
-      comm::make_exchange(*options_.strategy, group_,
-                          {.ep = group_.size() / options_.tp,
-                           .tp = options_.tp,
-                           .slots = slots_.num_slots(),
-                           .top_k = p.top_k(),
-                           .capacity = options_.capacity,
-                           .hidden = p.hidden,
-                           .row_bytes = p.hidden * std::int64_t(size_of(options_.layer.dtype)),
-                           .share_bytes = comm::wire_bytes(wire_, p.hidden),
-                           .num_stats = std::int64_t(counts_.size())},
-                          options_.exchange);
+  exchange_ = comm::make_exchange(*options_.strategy, group_,
+                                  {.ep = group_.size() / options_.tp,
+                                   .tp = options_.tp,
+                                   .slots = slots_.num_slots(),
+                                   .top_k = layer_->problem().top_k(),
+                                   .capacity = chunk(),
+                                   .hidden = shape_.hidden,
+                                   .row_bytes = payload_.row_bytes,
+                                   .scale_bytes = payload_.scale_bytes,
+                                   .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+                                   .num_stats = std::int64_t(counts_.size())},
+                                  options_.exchange);
+}
+
+void RankLayer::make_mega() {
+  mega_ = std::make_unique<MegaMoe>(group_,
+                                    MegaShape{.slots = slots_.num_slots(),
+                                              .top_k = layer_->problem().top_k(),
+                                              .capacity = options_.capacity,
+                                              .hidden = shape_.hidden,
+                                              .row_bytes = payload_.row_bytes,
+                                              .scale_bytes = payload_.scale_bytes,
+                                              .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+                                              .num_stats = std::int64_t(counts_.size())},
+                                    options_.layer.leaf->id.quant);
 }
 
 void RankLayer::make_reduction() {
-  const Problem& p = layer_->problem();
   reduction_ = std::make_unique<comm::Reduction>(
       group_,
       comm::ReductionShape{.gathers = own_tokens(),
                            .capacity = options_.capacity,
-                           .top_k = p.top_k(),
-                           .hidden = p.hidden,
-                           .row_bytes = p.hidden * std::int64_t(size_of(options_.layer.dtype)),
-                           .share_bytes = comm::wire_bytes(wire_, p.hidden)});
+                           .top_k = shape_.top_k,
+                           .hidden = shape_.hidden,
+                           .row_bytes = shape_.hidden * std::int64_t(size_of(payload_.dtype)),
+                           .share_bytes = comm::wire_bytes(wire_, shape_.hidden)});
 }
 
 comm::WeightsBy RankLayer::weights_by() const {
-  return exchange_ ? options_.strategy->contract.weights : comm::WeightsBy::kExperts;
+  return reduction_ ? comm::WeightsBy::kExperts : options_.strategy->contract.weights;
 }
 
 Shard RankLayer::held_by(int rank) const {
@@ -257,8 +309,9 @@ bool RankLayer::adds_zero_experts(int source) const {
 
 void RankLayer::localise(std::span<const std::int32_t> ids, std::span<const float> weights,
                          int source, std::int32_t* local_ids, float* local_weights) const {
-  const Shard& held = layer_->options().held;
-  const bool zero = adds_zero_experts(source);
+  const Shard held = held_by(group_.rank());
+  // Every rank holds columns of the fused shared experts, which stand where zero experts would.
+  const bool zero = adds_zero_experts(source) || shape_.unscaled_choices > 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const bool is_zero = ids[i] >= slots_.num_slots();
     const std::int64_t local =

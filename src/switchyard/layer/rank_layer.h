@@ -13,9 +13,30 @@
 #include "switchyard/eplb/cycle.h"
 #include "switchyard/eplb/slot_map.h"
 #include "switchyard/layer/layer.h"
+#include "switchyard/layer/mega_moe.h"
+#include "switchyard/layer/payload.h"
 #include "switchyard/layer/slot_mover.h"
 
 namespace switchyard::layer {
+
+/// Experts' rows on the rank that ran them, in front of their sum.
+///
+/// Shapes:  rows [tokens * choices, width] in the layer's dtype (fp32 of a latent layer), rounded
+///          once; weights, index [tokens, choices]: a choice's row, or -1 where it adds nothing;
+///          sum [tokens, width], to be written: what finalize makes of them, without the factor.
+struct DispatchedRows {
+  std::int64_t tokens = 0, choices = 0, width = 0;
+  const void* rows = nullptr;
+  const float* weights = nullptr;
+  const std::int32_t* index = nullptr;
+  float* sum = nullptr;
+};
+
+/// A caller's own finalize, which stands in front of the combine: its sums are what travels.
+struct FinalizeRows {
+  void* context = nullptr;
+  void (*run)(void* context, const DispatchedRows& rows) = nullptr;
+};
 
 /// How one rank's part of a layer is built.
 struct RankOptions {
@@ -24,6 +45,11 @@ struct RankOptions {
   std::int64_t tp = 1;                       // ep is the group's size over it
   const comm::Strategy* strategy = nullptr;  // under attention DP
   std::int64_t capacity = 0;                 // most tokens of one rank and call; equal on all ranks
+  // Most tokens of one rank and exchange under dep: a call of more is cut into several. 0:
+  // capacity.
+  std::int64_t chunk = 0;
+  bool quantise_first = true;  // rows travel as FC1's quantiser leaves them, where they can
+  FinalizeRows finalize{};     // in place of the sum of weight * row
   // The expert in each slot, of which each EP rank holds its ep_shard(); empty: expert e in slot e.
   std::vector<std::int32_t> slot_experts{};
   bool balanced = false;      // experts may migrate, and all ranks' choices are counted
@@ -39,7 +65,11 @@ struct RankOptions {
 ///             the combine, each unweighted row is rounded to the wire and summed in choice order.
 ///             `dtp`, `tep`, `ttp`: the share is that sum times the factor, plus the rank's shard
 ///             of the shared expert, rounded once; the shares of all ranks are added in rank order
-///             in fp32 and rounded once.
+///             in fp32 and rounded once. A latent layer's shares and sums are of the latent width
+///             and hold no shared expert; the token's rank then projects, adds the whole shared
+///             expert and rounds.
+/// Chunks:     a call of more tokens than an exchange takes is cut into several of them; ranks that
+///             have no tokens left exchange none, until no rank has any. No bit depends on it.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
 ///             nothing. Two forwards of one part must not overlap.
 class RankLayer {
@@ -60,7 +90,11 @@ class RankLayer {
     return options_.parallel == Parallel::kDep || options_.parallel == Parallel::kDtp;
   }
   /// What exchanges tokens; null where the ranks reduce instead.
-  const comm::Strategy* strategy() const { return exchange_ ? options_.strategy : nullptr; }
+  const comm::Strategy* strategy() const { return reduction_ ? nullptr : options_.strategy; }
+  /// Identity of what runs the routed experts: the leaf's, or of the one that exchanges as well.
+  std::string_view leaf_id() const { return mega_ ? mega_->id() : layer_->leaf_id(); }
+  /// How rows travel to the experts.
+  const Payload& payload() const { return payload_; }
   /// Who multiplies routing weights.
   comm::WeightsBy weights_by() const;
   /// How shares travel.
@@ -69,6 +103,8 @@ class RankLayer {
   comm::Group& group() const { return group_; }
   /// Bytes that a forward of up to `capacity` tokens needs.
   std::size_t workspace_bytes() const;
+  /// Whether nothing was written between the parts of the memory that the ranks share.
+  bool canaries_intact() const;
   /// Runs the layer on this rank's tokens. Errors: UsageError for a broken argument, which ends the
   /// call on every rank; PeerError when another rank does not come, or gave up.
   void forward(const ForwardArgs& args);
@@ -115,18 +151,32 @@ class RankLayer {
  private:
   struct Scratch;
   struct Rows;
+  struct Finisher;
+  struct Chunk {
+    std::int64_t first, tokens, number;
+  };
   Scratch take_scratch(Arena& arena) const;
+  std::int64_t chunk() const;
   void make_exchange();
   void make_reduction();
+  void make_mega();
+  void find_input(const ForwardArgs& a, Scratch& scratch) const;
   void run_rows(const Rows& rows, const Scratch& scratch) const;
+  void encode_shares(const Rows& rows, const Scratch& scratch) const;
   void run_received(const comm::Received& in, const Scratch& scratch) const;
   bool adds_zero_experts(int source) const;
   void run_block(int b, const ForwardArgs& a, Scratch& scratch) const;
+  bool exchange_chunk(const ForwardArgs& a, const Chunk& chunk, Scratch& scratch);
   void exchange(const ForwardArgs& a, Scratch& scratch);
+  void run_batch(const MegaBatch& batch, const Scratch& scratch) const;
+  void fuse(const ForwardArgs& a, Scratch& scratch);
   void reduce(const ForwardArgs& a, Scratch& scratch);
+  Finisher finisher(const ForwardArgs& a, const Scratch& scratch) const;
+  void end_latent(const ForwardArgs& a, const Scratch& scratch) const;
   void count_choices(const ForwardArgs& a, Scratch& scratch);
   void see_counts(const Scratch& scratch);
   void gather_counts(const std::int32_t* stats);
+  void gather_fused_counts();
   void run(const ForwardArgs& a);
 
   comm::Group& group_;
@@ -137,7 +187,9 @@ class RankLayer {
   bool needs_calibration_ = false;
   std::unique_ptr<Layer> layer_;
   ops::FfnShape shape_;  // of the experts' calls: as many ids per row as arrive
+  Payload payload_;
   std::unique_ptr<comm::Exchange> exchange_;    // under dep
+  std::unique_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one
   std::unique_ptr<comm::Reduction> reduction_;  // else
   // Of a balanced layer.
   std::shared_ptr<std::vector<std::int32_t>> table_;  // what the part's source reads slots by
@@ -147,7 +199,7 @@ class RankLayer {
   eplb::Cycle cycle_;
 };
 
-/// Whether ranks can serve such a layer in this version: no latent or fused shared experts.
+/// Whether ranks can serve such a layer: shared experts are fused under ttp only.
 Eligibility can_spread(const Problem& problem, const Deployment& deployment);
 
 }  // namespace switchyard::layer

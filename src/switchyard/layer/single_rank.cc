@@ -10,26 +10,33 @@
 namespace switchyard::layer {
 namespace {
 
-std::size_t ffn_bytes(const Layer& layer, const leaves::Leaf& leaf, const ExpertBank& bank,
-                      std::int64_t tokens) {
-  return leaf.ffn->workspace_bytes(bank.shape, bank.layout, tokens, layer.options().pool->size());
+std::size_t ffn_bytes(const Layer& layer, const leaves::Leaf& leaf, const ops::FfnShape& shape,
+                      const ops::ExpertLayout& layout, std::int64_t tokens) {
+  return leaf.ffn->workspace_bytes(shape, layout, tokens, layer.options().pool->size());
 }
 
 }  // namespace
 
 Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {
+  return take_parts(arena, layer, tokens, layer.routed().shape);
+}
+
+Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens,
+                 const ops::FfnShape& called) {
   const Problem& p = layer.problem();
   const std::size_t t = std::size_t(tokens), width = std::size_t(layer.routed().shape.top_k);
   Parts parts;
   parts.logits = arena.take<float>(t * std::size_t(p.num_experts() + p.routing.zero_experts));
   parts.ids = arena.take<std::int32_t>(t * width);
   parts.weights = arena.take<float>(t * width);
-  std::size_t stage = ffn_bytes(layer, *layer.options().leaf, layer.routed(), tokens);
+  std::size_t stage =
+      ffn_bytes(layer, *layer.options().leaf, called, layer.routed().layout, tokens);
   if (const ExpertBank* shared = layer.shared()) {
     parts.shared_ids = arena.take<std::int32_t>(t);
     parts.shared_weights = arena.take<float>(t);
     parts.shared_out = arena.take<float>(t * std::size_t(p.hidden));
-    stage = std::max(stage, ffn_bytes(layer, *layer.options().shared_leaf, *shared, tokens));
+    stage = std::max(stage, ffn_bytes(layer, *layer.options().shared_leaf, shared->shape,
+                                      shared->layout, tokens));
   }
   if (const LatentBank* latent = layer.latent()) {
     parts.latent = arena.take<float>(t * std::size_t(p.latent));

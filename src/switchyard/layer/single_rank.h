@@ -20,6 +20,9 @@ struct Parts {
 
 /// Takes the parts of a forward of up to `tokens` tokens.
 Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens);
+/// The same where calls of the routed experts have the shape `called`.
+Parts take_parts(Arena& arena, const Layer& layer, std::int64_t tokens,
+                 const ops::FfnShape& called);
 /// Checks one call. Errors: UsageError for a broken argument, or scales that calibration must set.
 void check_forward(const Layer& layer, const ForwardArgs& args);
 /// Routes the call's tokens, or takes the caller's choice.

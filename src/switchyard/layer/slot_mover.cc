@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/layer/slot_mover.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "switchyard/base/check.h"
 
@@ -10,13 +12,25 @@ namespace {
 
 constexpr std::string_view kPhase = "migration of experts";
 
+/// Ranks that hold other columns of their experts may hold fewer of them; windows are alike.
+std::size_t largest(comm::Group& group, std::size_t mine) {
+  std::size_t most = mine;
+  for (const std::string& text :
+       group.all_gather({reinterpret_cast<const char*>(&mine), sizeof mine}, kPhase)) {
+    std::size_t other;
+    std::memcpy(&other, text.data(), sizeof other);
+    most = std::max(most, other);
+  }
+  return most;
+}
+
 }  // namespace
 
 SlotMover::SlotMover(comm::Group& group, std::int64_t tp, const ExpertBank& bank)
     : group_(group),
       tp_(tp),
       expert_bytes_(bank.layout.bytes),
-      window_(group, std::size_t(kBytesAt) + bank.layout.bytes) {}
+      window_(group, std::size_t(kBytesAt) + largest(group, bank.layout.bytes)) {}
 
 void SlotMover::show(const ExpertBank& bank, const eplb::Move& move, std::int64_t slots_per_rank) {
   const auto local = std::size_t(move.from % slots_per_rank);
