@@ -18,11 +18,9 @@ constexpr std::string_view kNaive =
     "ids are held against";
 
 Json row_base(const BenchRoutingResult& r, std::int64_t tokens) {
-  return {{"preset", r.preset},
-          {"hidden", r.hidden},
-          {"experts", r.experts},
-          {"threads", r.threads},
-          {"tokens", tokens}};
+  return {{"preset", r.preset},   {"hidden", r.hidden},
+          {"experts", r.experts}, {"device", std::string(to_string(r.device))},
+          {"threads", r.threads}, {"tokens", tokens}};
 }
 
 Json to_json(const BenchRoutingResult& result) {
@@ -58,9 +56,11 @@ Json to_json(const BenchRoutingResult& result) {
 }
 
 std::string text_of(const BenchRoutingResult& result) {
-  std::string out =
-      cat("preset   ", result.preset, ", hidden ", result.hidden, ", ", result.experts,
-          " experts, ", result.threads, result.threads == 1 ? " thread\n" : " threads\n");
+  std::string out = cat(
+      "preset   ", result.preset, ", hidden ", result.hidden, ", ", result.experts, " experts, ",
+      result.device == Device::kCuda
+          ? std::string("cuda\n")
+          : cat(result.threads, result.threads == 1 ? " thread\n" : " threads\n"));
   Table gemm({"router GEMM", ">tokens", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
               ">ns/token", ">naive ns/token", ">GB/s", ">max error"});
   for (const RouterGemmRow& g : result.gemm)
@@ -93,6 +93,9 @@ struct RoutingFlags {
     args.words(
         "--methods", [this](const std::string& v) { take_method(v); },
         "Routing methods, e.g. Renormalize,DeepSeekV3; every one by default", "NAME,...");
+    args.text(
+        "--device", [this](const std::string& v) { options.device = to_device(v); },
+        "cpu (default) or cuda: one of 24 calls in a graph", "DEV");
     args.integers("--tokens", {1, kTokens.high}, options.tokens,
                   "T, tokens of a call (default 1,8,64,512)");
     args.positive("--seconds", seconds, "Time for the calls of a row (default 0.25)");

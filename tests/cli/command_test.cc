@@ -196,11 +196,11 @@ TEST(JsonKeys, BenchRouting) {
             with_header({"schema", "command", "date", "ok", "rules", "gemm", "choice", "skipped"}));
   ASSERT_EQ(json["choice"].size(), 2u);
   EXPECT_EQ(keys(json["gemm"][0]),
-            (Keys{"preset", "hidden", "experts", "threads", "tokens", "gemm", "ns_per_token",
-                  "naive_ns_per_token", "gbps", "max_error"}));
+            (Keys{"preset", "hidden", "experts", "device", "threads", "tokens", "gemm",
+                  "ns_per_token", "naive_ns_per_token", "gbps", "max_error"}));
   EXPECT_EQ(keys(json["choice"][1]),
-            (Keys{"preset", "hidden", "experts", "threads", "tokens", "method", "top_k", "choice",
-                  "ns_per_token", "naive_ns_per_token", "checked_tokens", "ids_agreeing",
+            (Keys{"preset", "hidden", "experts", "device", "threads", "tokens", "method", "top_k",
+                  "choice", "ns_per_token", "naive_ns_per_token", "checked_tokens", "ids_agreeing",
                   "ids_near_tie", "ids_differing", "max_weight_error"}));
   EXPECT_EQ(json["choice"][0]["method"], "TopK");
 }

@@ -9,6 +9,7 @@
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/errors.h"
 #include "switchyard/layer/device_rank.h"
+#include "tests/cases/device_case.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/device.h"
 #include "tests/support/usage_error.h"
@@ -17,6 +18,7 @@ namespace switchyard::layer {
 namespace {
 
 using test::Call;
+using test::DeviceCall;
 using test::GivenRouting;
 using test::LeafCase;
 using test::OnDevice;
@@ -265,24 +267,6 @@ TEST_P(DeviceLayer, StridesCountsAndUnfinalisedRows) {
   call.run();
   EXPECT_LE(test::rel(sum, call.values()), 5e-3);
 }
-
-/// A call whose memory is the device's, as a program would make it.
-struct DeviceCall {
-  explicit DeviceCall(const Call& c)
-      : hidden(c.hidden),
-        out(std::vector<std::byte>(c.out.size(), std::byte(0xff))),
-        workspace(std::vector<std::byte>(c.layer.workspace_bytes(c.tokens), std::byte(0xff))) {
-    args.tokens = c.tokens;
-    args.hidden = hidden.data();
-    args.hidden_stride = args.out_stride = c.layer.problem().hidden;
-    args.out = out.data();
-    args.stream = stream.get();
-    args.workspace = {workspace.data(), workspace.memory.size()};
-  }
-  DeviceStream stream;
-  OnDevice<std::byte> hidden, out, workspace;
-  ForwardArgs args;
-};
 
 TEST_P(DeviceLayer, AGraphReplaysWithTheTokensThatAreThereThen) {
   const MoeLayer layer = build(base());

@@ -162,5 +162,60 @@ TEST_F(RouteCuda, RouterGemmMatchesOracle) {
     }
 }
 
+/// Logits of the first `rows` rows of seeded tokens.
+std::vector<float> gemm_logits(std::int64_t rows, std::int64_t hidden, std::int64_t experts,
+                               float eps, bool cuda) {
+  std::vector<float> x(std::size_t(rows * hidden)), w(std::size_t(experts * hidden));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(std::sin(0.37 * double(i)));
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = float(std::cos(0.11 * double(i * i % 977)));
+  std::vector<float> logits(std::size_t(rows * experts), NAN);
+  RouterGemmArgs a{.dtype = Dtype::kF32,
+                   .x = x.data(),
+                   .x_stride = hidden,
+                   .hidden = hidden,
+                   .weight = w.data(),
+                   .norm_eps = eps,
+                   .logits = {logits.data(), rows, experts, experts}};
+  if (!cuda) {
+    router_gemm_ref(a);
+    return logits;
+  }
+  const OnDevice<float> dx(x), dw(w), out(logits);
+  a.x = dx.data();
+  a.weight = dw.data();
+  a.logits.data = out.data();
+  const DeviceStream stream;
+  router_gemm_cuda(a, stream.get());
+  stream.wait();
+  return out.get();
+}
+
+// The kernels differ between these batches; a row's bits do not.
+TEST_F(RouteCuda, ALogitHasTheSameBitsInEveryBatch) {
+  for (const auto& [hidden, experts] : {std::pair{2048, 128}, {2880, 32}, {130, 7}, {71, 65}}) {
+    const std::vector<float> all = gemm_logits(1100, hidden, experts, 1e-6f, true);
+    for (std::int64_t rows : {1, 7, 8, 9, 64, 65, 512, 1024}) {
+      const std::vector<float> got = gemm_logits(rows, hidden, experts, 1e-6f, true);
+      EXPECT_EQ(0, std::memcmp(got.data(), all.data(), got.size() * sizeof(float)))
+          << rows << " rows of " << hidden;
+    }
+  }
+}
+
+TEST_F(RouteCuda, RouterGemmNormalisesItsInput) {
+  for (std::int64_t rows : {3, 70}) {
+    const std::vector<float> want = gemm_logits(rows, 160, 33, 0.5f, false),
+                             got = gemm_logits(rows, 160, 33, 0.5f, true),
+                             plain = gemm_logits(rows, 160, 33, 0, true);
+    double worst = 0, control = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      worst = std::max(worst, std::fabs(double(got[i]) - double(want[i])));
+      control = std::max(control, std::fabs(double(plain[i]) - double(want[i])));
+    }
+    EXPECT_LE(worst, 4e-5);
+    EXPECT_GT(control, 1e-2) << "without the norm";
+  }
+}
+
 }  // namespace
 }  // namespace switchyard::ops

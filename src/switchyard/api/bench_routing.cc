@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "switchyard/api/device_routing.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
@@ -22,6 +24,12 @@ using Method = RoutingMethodType;
 constexpr std::int64_t kCheckedTokens = 64, kVocab = 1000;
 constexpr int kBatches = 4, kMinCalls = 5, kMaxCalls = 2000;
 
+/// What runs the steps.
+struct Runner {
+  Device device;
+  ThreadPool* pool;  // of the CPU
+};
+
 template <class F>
 double time_of(F&& f) {
   const double start = tune::now_us();
@@ -29,16 +37,14 @@ double time_of(F&& f) {
   return tune::now_us() - start;
 }
 
-/// Calls f(i) until the seconds are spent.
+/// Calls f(i), which says what a call took, until the seconds are spent.
 template <class F>
 TimeSummary time_calls(double seconds, F&& f) {
   std::vector<double> times;
-  double spent = 0;
+  const double begin = tune::now_us();
   f(0);  // fresh pages
-  for (int i = 1; i <= kMaxCalls && (i <= kMinCalls || spent < seconds * 1e6); ++i) {
-    times.push_back(time_of([&] { f(i); }));
-    spent += times.back();
-  }
+  for (int i = 1; i <= kMaxCalls && (i <= kMinCalls || tune::now_us() - begin < seconds * 1e6); ++i)
+    times.push_back(f(i));
   return {.p50 = tune::percentile(times, 0.5),
           .p90 = tune::percentile(times, 0.9),
           .p99 = tune::percentile(times, 0.99),
@@ -113,14 +119,22 @@ class Traffic {
 };
 
 RouterGemmRow time_gemm(const BenchRoutingOptions& o, Traffic& traffic, std::int64_t tokens,
-                        ThreadPool& pool) {
+                        const Runner& runner) {
   RouterGemmRow row;
   row.tokens = tokens;
-  row.time = time_calls(o.seconds, [&](std::int64_t i) {
-    ops::router_gemm_cpu(traffic.gemm(i, tokens, traffic.logits(i)), pool);
-  });
-  for (int b = 0; b < kBatches; ++b)  // every batch's logits are needed, however few calls fitted
-    ops::router_gemm_cpu(traffic.gemm(b, tokens, traffic.logits(b)), pool);
+  std::vector<ops::RouterGemmArgs> calls;
+  for (int b = 0; b < kBatches; ++b) calls.push_back(traffic.gemm(b, tokens, traffic.logits(b)));
+  if (runner.device == Device::kCuda) {
+    DeviceRouting device{std::span<const ops::RouterGemmArgs>(calls)};
+    row.time = time_calls(o.seconds, [&](std::int64_t) { return device.run(); });
+    device.fetch_logits(calls);
+  } else {
+    row.time = time_calls(o.seconds, [&](std::int64_t i) {
+      return time_of([&] { ops::router_gemm_cpu(calls[std::size_t(i % kBatches)], *runner.pool); });
+    });
+    for (const ops::RouterGemmArgs& a : calls)  // all are needed, however few calls fitted
+      ops::router_gemm_cpu(a, *runner.pool);
+  }
   const std::int64_t checked = std::min(tokens, kCheckedTokens);
   std::vector<float> naive(traffic.logits(0).size(), std::nanf(""));
   const double us = time_of([&] { ops::router_gemm_ref(traffic.gemm(0, checked, naive)); });
@@ -160,7 +174,7 @@ void check_ids(Traffic& traffic, const RoutingSpec& spec, const std::vector<std:
 }
 
 RouteChoiceRow time_choice(const BenchRoutingOptions& o, Traffic& traffic, const RoutingSpec& spec,
-                           std::int64_t tokens, ThreadPool& pool) {
+                           std::int64_t tokens, const Runner& runner) {
   RouteChoiceRow row;
   row.method = spec.method;
   row.tokens = tokens;
@@ -169,12 +183,23 @@ RouteChoiceRow time_choice(const BenchRoutingOptions& o, Traffic& traffic, const
   std::vector<float> weights;
   std::vector<ops::RouteArgs> calls;
   for (int b = 0; b < kBatches; ++b) calls.push_back(traffic.route(spec, b, tokens, ids, weights));
-  row.time = time_calls(
-      o.seconds, [&](std::int64_t i) { ops::route_cpu(calls[std::size_t(i % kBatches)], pool); });
+  const auto poison = [&] {
+    std::fill(ids.begin(), ids.end(), -1);
+    std::fill(weights.begin(), weights.end(), std::nanf(""));
+  };
+  if (runner.device == Device::kCuda) {
+    DeviceRouting device{std::span<const ops::RouteArgs>(calls)};
+    row.time = time_calls(o.seconds, [&](std::int64_t) { return device.run(); });
+    poison();
+    device.fetch_choice(calls[0]);
+  } else {
+    row.time = time_calls(o.seconds, [&](std::int64_t i) {
+      return time_of([&] { ops::route_cpu(calls[std::size_t(i % kBatches)], *runner.pool); });
+    });
+    poison();
+    ops::route_cpu(calls[0], *runner.pool);
+  }
   row.ns_per_token = row.time.p50 * 1e3 / double(tokens);
-  std::fill(ids.begin(), ids.end(), -1);
-  std::fill(weights.begin(), weights.end(), std::nanf(""));
-  ops::route_cpu(calls[0], pool);
   check_ids(traffic, spec, ids, weights, row);
   return row;
 }
@@ -232,12 +257,20 @@ BenchRoutingResult bench_routing(const BenchRoutingOptions& o) {
   require(o.threads >= 0 && o.threads <= 1024, "bench routing: threads = ", o.threads,
           " is outside 0..1024; 0 means every CPU");
   const Problem p = make_preset(o.preset);
-  ThreadPool pool(o.threads > 0 ? o.threads : std::clamp(environment().num_cpus, 1, 1024));
+  const bool cuda = o.device == Device::kCuda;
+  if (cuda && environment().num_gpus == 0)
+    throw DeviceError(
+        "device cuda is pinned, but there is no GPU here (or this build has no CUDA twins); run on "
+        "one that has, or use device cpu");
+  std::optional<ThreadPool> pool;
+  if (!cuda) pool.emplace(o.threads > 0 ? o.threads : std::clamp(environment().num_cpus, 1, 1024));
+  const Runner runner{o.device, pool ? &*pool : nullptr};
   BenchRoutingResult out;
   out.preset = o.preset;
   out.hidden = p.hidden;
   out.experts = p.num_experts();
-  out.threads = pool.size();
+  out.device = o.device;
+  out.threads = pool ? pool->size() : 0;
   const std::vector<RoutingSpec> specs =
       usable_specs(o.methods.empty() ? every_method() : o.methods, p, out);
   if (specs.empty())
@@ -247,9 +280,9 @@ BenchRoutingResult bench_routing(const BenchRoutingOptions& o) {
   for (std::int64_t tokens : o.tokens) {
     if (o.progress) o.progress(cat("routing of ", tokens, " tokens"));
     Traffic traffic(o, p, tokens);
-    out.gemm.push_back(time_gemm(o, traffic, tokens, pool));
+    out.gemm.push_back(time_gemm(o, traffic, tokens, runner));
     for (const RoutingSpec& spec : specs)
-      out.choice.push_back(time_choice(o, traffic, spec, tokens, pool));
+      out.choice.push_back(time_choice(o, traffic, spec, tokens, runner));
   }
   const auto ok = [](const auto& row) { return row.ok(); };
   out.ok = std::all_of(out.gemm.begin(), out.gemm.end(), ok) &&

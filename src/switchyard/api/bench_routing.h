@@ -17,6 +17,7 @@ struct BenchRoutingOptions {
   std::string preset = "qwen3-30b-a3b";    // H, E and k; its own method keeps its groups
   std::vector<RoutingMethodType> methods;  // empty: every one
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};
+  Device device = Device::kCpu;
   double seconds = 0.25;  // of calls per row; five calls are made in any case
   int threads = 0;        // 0: every CPU that the process may use
   std::uint64_t seed = 1;
@@ -67,14 +68,16 @@ double largest_distance(std::span<const float> a, std::span<const float> b);
 struct BenchRoutingResult {
   bool ok = false;  // every row is
   std::string preset;
-  std::int64_t hidden = 0, experts = 0, threads = 0;
+  Device device = Device::kCpu;
+  std::int64_t hidden = 0, experts = 0, threads = 0;  // threads 0 on cuda
   std::vector<RouterGemmRow> gemm;
   std::vector<RouteChoiceRow> choice;
   std::vector<SkippedMethod> skipped;
 };
 
 /// Times the router's GEMM and the choice of each routing method apart, and holds logits, ids and
-/// weights against the oracle's. Errors: UsageError, one line.
+/// weights against the oracle's. On cuda a time is that of one of 24 calls in a graph.
+/// Errors: UsageError, one line; DeviceError where there is no GPU.
 BenchRoutingResult bench_routing(const BenchRoutingOptions& options);
 
 }  // namespace switchyard

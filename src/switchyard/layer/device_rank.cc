@@ -2,9 +2,12 @@
 #include "switchyard/layer/device_rank.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/device_pointer.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/route/route.h"
@@ -125,6 +128,7 @@ float choose(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts)
                              .hidden = p.hidden,
                              .weight = data_of<float>(tables.router_weight),
                              .bias = data_of<float>(tables.logit_bias),
+                             .norm_eps = p.routing.input_norm_eps,
                              .logits = own},
                             a.stream);
     ops::route_cuda({.logits = a.logits.data != nullptr
@@ -179,6 +183,30 @@ void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts, 
   ops::report_routing_cuda(choices_of(layer, a, parts), r, a.stream);
 }
 
+/// A kernel that reads a host's array would end the whole context, so it is asked before.
+void check_places(const Layer& layer, const ForwardArgs& a) {
+  require(device_can_read(layer.routed().device_packed->data()),
+          "forward: the layer's weights lie on another GPU than the current one; select that one");
+  const std::pair<std::string_view, const void*> arrays[] = {
+      {"hidden", a.hidden},
+      {"logits", a.logits.data},
+      {"token_ids", a.token_ids},
+      {"routing ids", a.routing.ids},
+      {"routing weights", a.routing.weights},
+      {"factored routing weights", a.routing.factored_weights},
+      {"out", a.out},
+      {"ids_out", a.ids_out},
+      {"weights_out", a.weights_out},
+      {"expert_counts", a.expert_counts},
+      {"workspace", a.workspace.data()},
+      {"unfinalised rows", a.unfinalised != nullptr ? a.unfinalised->rows : nullptr}};
+  for (const auto& [name, p] : arrays)
+    require(
+        p == nullptr || device_can_read(p), "forward: ", name,
+        " is no memory of the current GPU; a layer on cuda reads and writes device memory, copy "
+        "the array there");
+}
+
 }  // namespace
 
 bool on_cuda(const Layer& layer) { return layer.options().leaf->device == Device::kCuda; }
@@ -218,6 +246,7 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
           "forward: an unfinalised output beside a shared expert is not built on cuda yet");
   write_trace(layer, a);
   if (a.tokens == 0) return;
+  check_places(layer, a);
   Arena arena(a.workspace);
   const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
   const float factor = choose(layer, a, parts);

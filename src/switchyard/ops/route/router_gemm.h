@@ -49,7 +49,7 @@ void router_gemm_cpu(const RouterGemmArgs& args, const RouterTile& tile);
 /// Errors:  UsageError from check(); allocates nothing.
 void router_gemm_cpu(const RouterGemmArgs& args, ThreadPool& pool);
 
-/// CUDA twin, enqueued on `stream`; bits are its own, in ascending order of the columns.
+/// CUDA twin, enqueued on `stream`; bits are its own, in an order that depends on H only.
 ///
 /// Shapes:  as RouterGemmArgs, in device memory.
 /// Errors:  UsageError from check(); DeviceError when the launch fails or the build has no CUDA.
