@@ -29,7 +29,9 @@ Json question_json(const BenchAllReduceOptions& o, const BenchAllReduceResult& r
 Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
   Json errors = Json::object();
   for (const OutputError& e : row.errors) errors[e.name] = e.rel_l2;
+  const bool timed = row.separate.samples > 0, gpus = r.device == Device::kCuda;
   return {{"pattern", r.pattern},
+          {"device", to_string(r.device)},
           {"quant", r.quant},
           {"ranks", r.ranks},
           {"hidden", r.hidden},
@@ -38,19 +40,20 @@ Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
           {"isa", r.isa},
           {"ok", row.ok()},
           {"fused", {{"time_us", time_json(row.fused)}}},
-          {"separate", {{"time_us", time_json(row.separate)}}},
-          {"speedup", row.separate.p50 / row.fused.p50},
+          {"separate",
+           {{"time_us", timed ? time_json(row.separate) : Json(nullptr)}, {"by", row.separate_by}}},
+          {"speedup", timed ? Json(row.separate.p50 / row.fused.p50) : Json(nullptr)},
           {"bytes", row.bytes},
           {"gbps", row.gbps},
-          {"copy_gbps", row.copy_gbps},
-          {"share_of_copy", row.share_of_copy},
+          {"copy_gbps", gpus ? Json(nullptr) : Json(row.copy_gbps)},
+          {"share_of_copy", gpus ? Json(nullptr) : Json(row.share_of_copy)},
           {"checked_tokens", row.checked_tokens},
           {"equal_ranks", row.equal_ranks},
           {"rel_l2", std::move(errors)}};
 }
 
 Json to_json(const BenchAllReduceOptions& options, const BenchAllReduceResult& result) {
-  const BenchAllReduceRules& rules = bench_allreduce_rules();
+  const BenchAllReduceRules& rules = bench_allreduce_rules(options.device);
   Json rows = Json::array();
   for (const AllReduceRow& row : result.rows) {
     rows.push_back(row_json(result, row));
@@ -76,16 +79,25 @@ std::string errors_text(const AllReduceRow& row) {
 std::string text_of(const BenchAllReduceResult& r) {
   std::string out =
       cat(r.pattern, r.quant == "none" ? "" : cat(", quantised output ", r.quant), ", ", r.ranks,
-          r.ranks == 1 ? " rank" : " ranks (threads)", ", hidden ", r.hidden, ", ", r.isa, "\n");
+          r.ranks == 1                ? " rank"
+          : r.device == Device::kCuda ? " ranks (GPUs of this process)"
+                                      : " ranks (threads)",
+          ", hidden ", r.hidden, ", ", r.isa, "\n");
   Table table({">tokens", "strategy", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
                ">separate p50 us", ">speedup", ">GB/s", ">of copy", "rel L2"});
+  const bool gpus = r.device == Device::kCuda;
+  auto timed = [](const AllReduceRow& row) { return row.separate.samples > 0; };
   for (const AllReduceRow& row : r.rows)
     table.add({cat(row.tokens), row.strategy, fixed(row.fused.p50, 1), fixed(row.fused.p90, 1),
                fixed(row.fused.p99, 1), fixed(row.fused.least, 1), cat(row.fused.samples),
-               fixed(row.separate.p50, 1), fixed(row.separate.p50 / row.fused.p50, 2),
-               fixed(row.gbps, 1), fixed(row.share_of_copy, 2), errors_text(row)});
-  const BenchAllReduceRules& rules = bench_allreduce_rules();
-  return cat(out, table.str(), rules.fused, "\n", rules.separate, "\n", rules.bytes, "\n",
+               timed(row) ? fixed(row.separate.p50, 1) : "-",
+               timed(row) ? fixed(row.separate.p50 / row.fused.p50, 2) : "-", fixed(row.gbps, 1),
+               gpus ? "-" : fixed(row.share_of_copy, 2), errors_text(row)});
+  const BenchAllReduceRules& rules = bench_allreduce_rules(r.device);
+  std::string by;
+  for (const AllReduceRow& row : r.rows)
+    if (!row.separate_by.empty()) by = cat("summed apart by: ", row.separate_by, "\n");
+  return cat(out, table.str(), by, rules.fused, "\n", rules.separate, "\n", rules.bytes, "\n",
              rules.copy, "\n");
 }
 
@@ -115,7 +127,7 @@ struct AllReduceFlags {
         "bf16 (default), fp16 or f32", "DTYPE");
     args.integer(
         "--ranks", {1, ops::kMaxAllReduceRanks}, [this](std::int64_t v) { options.ranks = v; },
-        "Ranks, threads of this process (default 2)");
+        "Ranks, threads of this process, on cuda a GPU each (default 2)");
     args.text(
         "--strategy",
         [this](const std::string& v) { options.strategy = ops::to_allreduce_strategy(v); },
@@ -123,7 +135,7 @@ struct AllReduceFlags {
     add_moe(args);
     args.text(
         "--device", [this](const std::string& v) { options.device = to_device(v); },
-        "cpu (default); cuda is not built yet", "DEVICE");
+        "cpu (default), or cuda with a GPU for each rank", "DEVICE");
     args.positive("--seconds", seconds, "Time for the calls of a row (default 0.5)");
     args.integer(
         "--seed", kSeed, [this](std::int64_t v) { options.seed = std::uint64_t(v); },

@@ -225,9 +225,12 @@ TEST(BenchAllReduce, RefusesByNameAndAGoodCallFollows) {
   o.quant = AllReduceQuant::kNvfp4;
   EXPECT_THROW(bench_allreduce(o), CannotServe);
   o.quant = AllReduceQuant::kNone;
+  const std::int64_t ranks = o.ranks;
   o.device = Device::kCuda;
+  o.ranks = 9;  // more than GPUs can be joined
   EXPECT_THROW(bench_allreduce(o), CannotServe);
   o.device = Device::kCpu;
+  o.ranks = ranks;
   EXPECT_TRUE(bench_allreduce(o).ok);
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "switchyard/ops/allreduce_norm/allreduce_peers.h"
 #include "tests/comm/allreduce_ranks.h"
 #include "tests/support/usage_error.h"
 
@@ -295,7 +296,14 @@ TEST(AllReduceFields, SupportsAnswersWithAReason) {
   EXPECT_EQ(reason([](Q& q) { q.hidden = 0; }), Reject::kShapeUnaligned);
   EXPECT_EQ(reason([](Q& q) { q.ranks = 0; }), Reject::kTopologyUnsupported);
   EXPECT_EQ(reason([](Q& q) { q.ranks = 257; }), Reject::kTopologyUnsupported);
-  EXPECT_EQ(reason([](Q& q) { q.device = Device::kCuda; }), Reject::kPathNotEnabled);
+  Q on_gpus = good;
+  on_gpus.device = Device::kCuda;
+  EXPECT_TRUE(ops::supports(on_gpus).eligible());
+  on_gpus.ranks = ops::kMaxDeviceRanks + 1;
+  EXPECT_EQ(ops::supports(on_gpus).reason(), Reject::kTopologyUnsupported);
+  on_gpus.ranks = 2;
+  on_gpus.hidden = ops::kMaxDeviceHidden + 2;
+  EXPECT_EQ(ops::supports(on_gpus).reason(), Reject::kShapeUnaligned);
   EXPECT_EQ(reason([](Q& q) { q.quant = AllReduceQuant::kFp8Token; }), Reject::kQuantUnsupported);
   for (int value = 0; value < ops::kNumAllReducePatterns; ++value)
     for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kFp16})

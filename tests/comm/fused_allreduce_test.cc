@@ -7,8 +7,8 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/cases/allreduce_matrix.h"
 #include "tests/cases/moe_case.h"
-#include "tests/cases/pairwise.h"
 #include "tests/comm/allreduce_ranks.h"
 #include "tests/meter/allocation_meter.h"
 #include "tests/support/soak.h"
@@ -39,82 +39,16 @@ using test::run_ranks;
 using test::same_bits;
 using Pattern = ops::AllReduceFusionPattern;
 
-constexpr AllReduceStrategy kStrategies[] = {AllReduceStrategy::kOneShot,
-                                             AllReduceStrategy::kTwoShot};
-constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kFp16};
-constexpr formats::ScaleLayout kLayouts[] = {
-    formats::ScaleLayout::kLinear, formats::ScaleLayout::k128x4, formats::ScaleLayout::k8x4};
-
-/// Patterns that write all that the oracle's comparison reads, and the quantised forms of 6 and 7.
-struct Kind {
-  Pattern pattern;
-  AllReduceQuant quant;
-};
-constexpr Kind kKinds[] = {
-    {Pattern::kAllReduce, AllReduceQuant::kNone},
-    {Pattern::kARResidualRMSNorm, AllReduceQuant::kNone},
-    {Pattern::kARResidualRMSNormOutFP8Quant, AllReduceQuant::kNone},
-    {Pattern::kARResidualRMSNormOutFP4Quant, AllReduceQuant::kNone},
-    {Pattern::kARResidualRMSNormOutPerTokenGroupFP8PackedQuant, AllReduceQuant::kNone},
-    {Pattern::kARResidualRMSNormOutDynamicFP8Quant, AllReduceQuant::kNone},
-    {Pattern::kMoEReductionARResidualRMSNorm, AllReduceQuant::kNone},
-    {Pattern::kMoEReductionARResidualRMSNorm, AllReduceQuant::kNvfp4},
-    {Pattern::kMoEFinalizeARResidualRMSNorm, AllReduceQuant::kNone},
-    {Pattern::kMoEFinalizeARResidualRMSNorm, AllReduceQuant::kNvfp4},
-    {Pattern::kMoEFinalizeARResidualRMSNorm, AllReduceQuant::kFp8Group},
-    {Pattern::kMoEFinalizeARResidualRMSNorm, AllReduceQuant::kFp8Token},
-};
-
-std::vector<std::int64_t> hiddens() {
-  return test::subset_or_full<std::vector<std::int64_t>>(
-      {2, 64, 90, 256, 2880}, {2, 64, 90, 256, 2880, 5120, 6144, 7168, 8192, 16384});
-}
-/// Token counts, of which small ones are relative to the number of ranks.
-std::vector<std::int64_t> tokens_of(std::int64_t ranks) {
-  return test::subset_or_full<std::vector<std::int64_t>>(
-      {0, 1, ranks - 1, ranks, ranks + 1, 16, 33},
-      {0, 1, ranks - 1, ranks, ranks + 1, 16, 33, 34, 67, 128, 129, 2048});
-}
-
-template <class T>
-T pick(const std::vector<T>& from, int level) {
-  return from[std::size_t(level) % from.size()];
-}
-
-ArSpec spec_of(const std::vector<int>& row) {
-  const std::int64_t ranks = row[2] + 1;
-  ArSpec s;
-  s.pattern = kKinds[row[0]].pattern;
-  s.quant = kKinds[row[0]].quant;
-  s.dtype = kDtypes[row[1]];
-  s.ranks = ranks;
-  s.tokens = pick(tokens_of(ranks), row[3]);
-  s.hidden = pick(hiddens(), row[4]);
-  s.payload = ArPayload(row[5]);
-  s.strategy = kStrategies[row[6]];
-  s.layout = kLayouts[row[7]];
-  s.fp32_wire = row[8] == 1;
-  s.legacy_rounding = row[8] == 2;
-  s.shared = row[9] == 0;
-  s.weights_in_t = row[9] == 1;
-  s.factor = row[10] == 0 ? std::optional<float>() : row[10] == 1 ? 2.5f : 1.0f;
-  s.weight_bias = float(row[10] % 2);
-  return s;
-}
-
-// Tokens and width of the largest cases together would take minutes in double.
-bool affordable(const ArSpec& s) {
-  const std::int64_t limit = test::is_soak() ? 6'000'000 : 200'000;
-  return s.tokens * s.hidden * s.ranks <= limit;
-}
+using test::ArKind;
+using test::kArKinds;
+using test::kArStrategies;
 
 TEST(FusedAllReduce, EveryPatternMatchesTheOracle) {
-  const int levels[] = {12, 3, 4, int(tokens_of(2).size()), int(hiddens().size()), 5, 2, 3,
-                        3,  2, 3};
+  const std::vector<int> levels = test::ar_levels(4);
   int ran = 0;
   for (const std::vector<int>& row : test::pairwise(levels)) {
-    const ArSpec spec = spec_of(row);
-    if (!affordable(spec)) continue;
+    const ArSpec spec = test::ar_spec(row);
+    if (!test::affordable(spec)) continue;
     // Half of the rows on the portable twin, half on the best one of the machine.
     check_ranks(spec, {.isa = ran++ % 2 == 0 ? CpuIsa::kPortable : test::runnable_tiers().back()});
     if (HasFailure()) return;
@@ -155,7 +89,7 @@ void expect_same_bits_everywhere(ArSpec spec, ThreadPool& pool) {
 
 TEST(FusedAllReduce, BitsDependOnNothingButTheInputs) {
   ThreadPool pool(3);
-  for (const Kind& kind : kKinds)
+  for (const ArKind& kind : kArKinds)
     for (bool legacy : {false, true})
       for (ArPayload payload : {ArPayload::kNormal, ArPayload::kSpecial})
         expect_same_bits_everywhere({.pattern = kind.pattern,
@@ -170,7 +104,7 @@ TEST(FusedAllReduce, BitsDependOnNothingButTheInputs) {
 
 // The same rows among other tokens: row m of many is row 0 of one.
 TEST(FusedAllReduce, ATokenDoesNotDependOnTheOthers) {
-  for (AllReduceStrategy strategy : kStrategies) {
+  for (AllReduceStrategy strategy : kArStrategies) {
     ArSpec many{.tokens = 67, .hidden = 7168, .strategy = strategy};
     if (!test::is_soak()) many.hidden = 720;
     const std::vector<ArData> all = run_ranks(many, {}, 1);
@@ -195,7 +129,7 @@ TEST(FusedAllReduce, PatternsWithoutNormOutGiveTheSameCodes) {
        Pattern::kARResidualRMSNormOutPerTokenGroupFP8PackedQuant},
       {Pattern::kARResidualRMSNormDynamicFP8Quant, Pattern::kARResidualRMSNormOutDynamicFP8Quant}};
   for (const auto& [without, with] : kPairs)
-    for (AllReduceStrategy strategy : kStrategies)
+    for (AllReduceStrategy strategy : kArStrategies)
       for (bool residual : {true, false}) {
         ArSpec spec{.pattern = with, .ranks = 3, .tokens = 9, .hidden = 88, .strategy = strategy};
         const std::vector<ArData> want = check_ranks(spec);
@@ -219,7 +153,7 @@ bool untouched(const test::ArOutput& o) {
 TEST(FusedAllReduce, AnySubsetOfOutputs) {
   for (Pattern pattern :
        {Pattern::kMoEReductionARResidualRMSNorm, Pattern::kMoEFinalizeARResidualRMSNorm})
-    for (AllReduceStrategy strategy : kStrategies)
+    for (AllReduceStrategy strategy : kArStrategies)
       for (unsigned mask = 1; mask < 16; ++mask) {
         ArSpec all{.pattern = pattern,
                    .ranks = 3,
@@ -340,7 +274,7 @@ TEST(FusedAllReduce, RoundsAContributionOnTheWireOnlyBetweenRanks) {
 }
 
 TEST(FusedAllReduce, ACallAllocatesNothing) {
-  for (AllReduceStrategy strategy : kStrategies) {
+  for (AllReduceStrategy strategy : kArStrategies) {
     ArSpec spec{.pattern = Pattern::kMoEFinalizeARResidualRMSNorm,
                 .tokens = 9,
                 .strategy = strategy,
@@ -369,7 +303,7 @@ TEST(FusedAllReduce, AlternatingCallsAcrossTheWrapOfTheSequence) {
   std::vector<std::vector<std::uint8_t>> want;
   std::vector<std::vector<ArData>> data;
   for (std::int64_t tokens : {13, 0, 1, 4, 12})
-    for (AllReduceStrategy strategy : kStrategies) {
+    for (AllReduceStrategy strategy : kArStrategies) {
       ArSpec s = big;
       s.tokens = tokens;
       s.strategy = strategy;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "switchyard/api/allreduce_traffic.h"
+#include "switchyard/api/bench_allreduce_device.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/check.h"
@@ -22,6 +23,17 @@ using Pattern = ops::AllReduceFusionPattern;
 constexpr std::int64_t kCheckedTokens = 8;
 constexpr int kMinCalls = 5, kMaxCalls = 5000;
 constexpr std::string_view kPhase = "bench allreduce";
+
+constexpr BenchAllReduceRules kDeviceRules{
+    .fused =
+        "fused: one call, replayed from a CUDA graph of up to 100 equal calls, each behind the one "
+        "before; of each replay the slowest rank's time, divided by its calls",
+    .separate =
+        "separate: NCCL's all-reduce, before it finalize or reduction (patterns 6, 7) and behind "
+        "it "
+        "residual, norm and quantisation in one kernel each, replayed likewise",
+    .bytes = "bytes: what all ranks together write over the links; GB/s of one rank",
+    .copy = "copy: not measured on GPUs"};
 
 constexpr BenchAllReduceRules kRules{
     .fused =
@@ -186,6 +198,7 @@ void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens
   row.strategy = o.ranks == 1 ? "local" : std::string(ops::to_string(strategy));
   row.fused = summary_of(fused);
   row.separate = summary_of(separate);
+  row.separate_by = "own steps";
   row.equal_ranks = std::all_of(digests.begin(), digests.end(),
                                 [&](const std::string& d) { return d == digests[0]; });
   row.bytes = bytes_of(o, traffic, tokens, strategy);
@@ -217,15 +230,39 @@ bool AllReduceRow::ok() const {
          std::all_of(errors.begin(), errors.end(), [](const OutputError& e) { return e.ok(); });
 }
 
-const BenchAllReduceRules& bench_allreduce_rules() { return kRules; }
+const BenchAllReduceRules& bench_allreduce_rules(Device device) {
+  return device == Device::kCuda ? kDeviceRules : kRules;
+}
+
+namespace {
+
+/// Whether this machine can run patterns between GPUs at all.
+Eligibility gpus_here(const Environment& env, std::int64_t ranks) {
+  if (!env.has_dep("cuda"))
+    return Eligibility::no(Reject::kDepMissing,
+                           "this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
+  if (env.num_gpus < ranks)
+    return Eligibility::no(Reject::kTopologyUnsupported,
+                           cat(ranks, " ranks take a GPU each, ", env.num_gpus, " are here"));
+  constexpr int kHopper = 90;
+  if (env.sm != kHopper)
+    return Eligibility::no(Reject::kSmUnsupported, cat("GPUs of architecture ", env.sm,
+                                                       "; the kernels are built for ", kHopper));
+  return Eligibility::yes();
+}
+
+}  // namespace
 
 std::vector<PatternVerdict> judge_allreduce(Device device) {
+  constexpr std::int64_t kRanks = 2;
   std::vector<PatternVerdict> out;
+  const Eligibility machine =
+      device == Device::kCuda ? gpus_here(environment(), kRanks) : Eligibility::yes();
   for (int value = 0; value < ops::kNumAllReducePatterns; ++value) {
     const Pattern pattern = ops::to_allreduce_pattern(value);
-    out.push_back(
-        {pattern, device,
-         ops::supports({.pattern = pattern, .ranks = 2, .hidden = 128, .device = device})});
+    Eligibility verdict =
+        ops::supports({.pattern = pattern, .ranks = kRanks, .hidden = 128, .device = device});
+    out.push_back({pattern, device, verdict.eligible() ? machine : verdict});
   }
   return out;
 }
@@ -241,18 +278,28 @@ BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
                                              .device = options.device});
   if (!verdict.eligible())
     throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()), "{}");
-  BenchAllReduceResult out{.ok = true,
-                           .pattern = std::string(ops::to_string(options.pattern)),
-                           .quant = std::string(ops::to_string(api::quant_of(options))),
-                           .isa = std::string(to_string(running_tier(environment()))),
-                           .ranks = options.ranks,
-                           .hidden = options.hidden};
+  const bool gpus = options.device == Device::kCuda;
+  if (gpus) {
+    const Eligibility here = gpus_here(environment(), options.ranks);
+    if (!here.eligible()) throw DeviceError(cat("cuda: ", here.detail()));
+  }
+  BenchAllReduceResult out{
+      .ok = true,
+      .pattern = std::string(ops::to_string(options.pattern)),
+      .quant = std::string(ops::to_string(api::quant_of(options))),
+      .isa = gpus ? "sm_90a" : std::string(to_string(running_tier(environment()))),
+      .device = options.device,
+      .ranks = options.ranks,
+      .hidden = options.hidden};
   for (std::int64_t tokens : options.tokens) {
     if (options.progress) options.progress(cat("all-reduce of ", tokens, " tokens"));
     AllReduceRow row;
     std::vector<comm::Group> groups =
         comm::make_thread_groups(int(options.ranks), comm::deadlines_of(environment()));
-    comm::run_on_threads(groups, [&](comm::Group& group) { run_row(group, options, tokens, row); });
+    comm::run_on_threads(groups, [&](comm::Group& group) {
+      gpus ? api::run_device_row(group, options, tokens, row)
+           : run_row(group, options, tokens, row);
+    });
     out.ok = out.ok && row.ok();
     out.rows.push_back(std::move(row));
   }

@@ -44,13 +44,15 @@ struct OutputError {
 
 /// One number of tokens.
 ///
-/// Units:   times µs, the maximum over the ranks of each call; gbps of all ranks together.
+/// Units:   times µs, the maximum over the ranks of each call; gbps of all ranks together, on GPUs
+///          of one rank's links.
 struct AllReduceRow {
   std::int64_t tokens = 0, checked_tokens = 0;
   std::string strategy;  // that ran
   TimeSummary fused;
-  TimeSummary separate;    // the sum alone, then norm, quantisation and finalize on their own
-  std::int64_t bytes = 0;  // that all ranks read and write at least
+  TimeSummary separate;     // the sum alone, then norm, quantisation and finalize on their own
+  std::string separate_by;  // what summed there, or why nothing did and separate has no samples
+  std::int64_t bytes = 0;   // that all ranks read and write at least
   double gbps = 0, copy_gbps = 0, share_of_copy = 0;
   std::vector<OutputError> errors;
   bool equal_ranks = false;  // every rank wrote the same bits
@@ -63,6 +65,7 @@ struct AllReduceRow {
 struct BenchAllReduceResult {
   bool ok = false;
   std::string pattern, quant, isa;
+  Device device = Device::kCpu;
   std::int64_t ranks = 0, hidden = 0;
   std::vector<AllReduceRow> rows{};
 };
@@ -71,8 +74,8 @@ struct BenchAllReduceResult {
 struct BenchAllReduceRules {
   std::string_view fused, separate, bytes, copy;
 };
-/// The rules of `bench allreduce`.
-const BenchAllReduceRules& bench_allreduce_rules();
+/// The rules of `bench allreduce` on a device.
+const BenchAllReduceRules& bench_allreduce_rules(Device device);
 
 /// Whether each of the twelve patterns runs here, with this machine's ranks; for `doctor`.
 struct PatternVerdict {
@@ -83,9 +86,9 @@ struct PatternVerdict {
 /// Every pattern on one device, in order of value.
 std::vector<PatternVerdict> judge_allreduce(Device device);
 
-/// Times a fused all-reduce over ranks that are threads of this process, holds every output against
-/// the oracle, and times the separate steps in the same run.
-/// Errors: UsageError, one line; CannotServe where supports() says no.
+/// Times a fused all-reduce over ranks that are threads of this process, on cuda with a GPU each;
+/// holds every output against the oracle, and times the separate steps in the same run.
+/// Errors: UsageError, one line; CannotServe where supports() says no; DeviceError without GPUs.
 BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options);
 
 }  // namespace switchyard

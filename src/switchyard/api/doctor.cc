@@ -208,7 +208,7 @@ std::string patterns_text(const std::vector<PatternVerdict>& patterns) {
     const auto end = std::find_if_not(first, patterns.end(), same);
     const std::string verdict =
         first->eligibility.eligible()
-            ? "run on CPU ranks"
+            ? first->device == Device::kCpu ? "run on CPU ranks" : "run between GPUs"
             : cat(to_string(first->eligibility.reason()), ": ", first->eligibility.detail());
     out += line(out.empty() ? "all-reduce" : "",
                 cat(to_string(first->device), ": patterns ", int(first->pattern), "-",

@@ -8,6 +8,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/float_env.h"
+#include "switchyard/comm/allreduce_words.h"
 #include "switchyard/core/problem.h"
 
 namespace switchyard::comm {
@@ -23,35 +24,20 @@ constexpr std::byte kCanary{0xa5};
 constexpr std::uint32_t kMagic = 0x53594152;
 constexpr std::int64_t kMaxRows = std::int64_t(1) << 31;
 
-constexpr const char* kHeaderNames[kAllReduceHeaderWords] = {
-    "magic",       "call number", "tokens",           "hidden",
-    "dtype",       "strategy",    "rounding",         "pattern",
-    "the outputs", "eps bits",    "weight_bias bits", "routed_scaling_factor bits",
-    "scale bits"};
+/// The words that only CPU ranks compare, around those of allreduce_words().
+constexpr std::size_t kFirstWord = 2, kScaleWord = kFirstWord + ops::kAllReduceCallWords;
+static_assert(kScaleWord + 1 == kAllReduceHeaderWords);
+
+std::string_view header_name(std::size_t i) {
+  return i == 0            ? "magic"
+         : i == 1          ? "call number"
+         : i == kScaleWord ? "scale bits"
+                           : kAllReduceWordNames[i - kFirstWord];
+}
 
 bool wants_rows(const AllReduceCall& call) {
   return call.output != nullptr ||
          (call.norm && (call.norm->residual_out != nullptr || call.norm->norm_out != nullptr));
-}
-
-std::optional<float> factor_of(const AllReduceCall& call) {
-  if (const auto* s = std::get_if<ops::MoeReductionSource>(&call.source))
-    return s->routed_scaling_factor;
-  if (const auto* s = std::get_if<ops::MoeFinalizeSource>(&call.source))
-    return s->routed_scaling_factor;
-  return std::nullopt;
-}
-
-/// What is wanted, so that ranks which ask for different things are told.
-std::uint32_t outputs_word(const AllReduceCall& call) {
-  std::uint32_t word = call.output != nullptr ? 1 : 0;
-  if (!call.norm) return word;
-  const ops::NormArgs& n = *call.norm;
-  word |= n.residual_out != nullptr ? 2U : 0U;
-  word |= n.norm_out != nullptr ? 4U : 0U;
-  word |= std::uint32_t(n.quant_kind()) << 3;
-  const auto* group = std::get_if<ops::Fp8GroupOut>(&n.quant);
-  return word | (group ? std::uint32_t(group->group) << 6 : 0U);
 }
 
 /// The scale that the quantiser is given, 0 where it makes its own.
@@ -212,22 +198,10 @@ void AllReduceWorkspace::run_checked(const AllReduceCall& call) {
   ++sequence_;
   needs_ = needs_of(call, group_.size());
   const AllReduceStrategy strategy = effective_strategy(call.shape, group_.size());
-  const ops::CallShape& s = call.shape;
-  const Header mine{
-      kMagic,
-      sequence_,
-      std::uint32_t(s.tokens),
-      std::uint32_t(s.hidden),
-      std::uint32_t(s.dtype),
-      std::uint32_t(strategy),
-      (s.fp32_wire ? 1U : 0U) | (s.legacy_rounding ? 2U : 0U),
-      std::uint32_t(call.pattern()),
-      outputs_word(call),
-      call.norm ? std::bit_cast<std::uint32_t>(call.norm->rms_eps) : 0U,
-      call.norm ? std::bit_cast<std::uint32_t>(call.norm->weight_bias) : 0U,
-      std::bit_cast<std::uint32_t>(factor_of(call).value_or(1)),
-      std::bit_cast<std::uint32_t>(given_scale_of(call)),
-  };
+  const AllReduceWords words = allreduce_words(call, strategy);
+  Header mine{kMagic, sequence_};
+  std::copy(words.begin(), words.end(), mine.begin() + kFirstWord);
+  mine[kScaleWord] = std::bit_cast<std::uint32_t>(given_scale_of(call));
   fault(AllReduceFault::kBegin);
   write_rows(call);
   for (int r = 0; r < group_.size(); ++r)
@@ -293,7 +267,7 @@ void AllReduceWorkspace::check_header(const Header& mine, int source) const {
   const auto* theirs = memory_->at<std::uint32_t>(group_.rank(), layout_.header(sequence_, source));
   for (std::size_t i = 0; i < mine.size(); ++i)
     require(theirs[i] == mine[i], "allreduce: the ranks differ: rank ", group_.rank(), " has ",
-            kHeaderNames[i], " = ", mine[i], ", rank ", source, " has ", theirs[i],
+            header_name(i), " = ", mine[i], ", rank ", source, " has ", theirs[i],
             "; call all ranks alike");
 }
 

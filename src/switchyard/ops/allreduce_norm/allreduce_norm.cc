@@ -6,6 +6,7 @@
 
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/problem.h"
+#include "switchyard/ops/allreduce_norm/allreduce_peers.h"
 
 namespace switchyard::ops {
 namespace {
@@ -84,6 +85,19 @@ struct CheckQuant {
     if (rows()) check_pair("fp8_token", q.quant_out, q.scale_out);
   }
 };
+
+/// What GPUs limit further.
+Eligibility supported_by_gpus(const AllReduceQuestion& q) {
+  if (q.ranks > kMaxDeviceRanks)
+    return Eligibility::no(
+        Reject::kTopologyUnsupported,
+        cat(q.ranks, " ranks on GPUs; the fused all-reduce joins 1..", kMaxDeviceRanks));
+  if (q.hidden > kMaxDeviceHidden)
+    return Eligibility::no(Reject::kShapeUnaligned,
+                           cat("hidden = ", q.hidden, " on a GPU is outside 1..", kMaxDeviceHidden,
+                               "; a row lies in shared memory"));
+  return Eligibility::yes();
+}
 
 }  // namespace
 
@@ -261,11 +275,7 @@ Eligibility supports(const AllReduceQuestion& q) {
   if (quant != Quant::kNvfp4 && q.layout == formats::ScaleLayout::k8x4)
     return Eligibility::no(Reject::kQuantUnsupported,
                            "the 8x4 layout is of nvfp4 scales; this output has none");
-  if (q.device == Device::kCuda)
-    return Eligibility::no(Reject::kPathNotEnabled,
-                           "the fused all-reduce on cuda is not built in this version; CPU ranks "
-                           "run every pattern");
-  return Eligibility::yes();
+  return q.device == Device::kCuda ? supported_by_gpus(q) : Eligibility::yes();
 }
 
 }  // namespace switchyard::ops
