@@ -158,13 +158,14 @@ TEST(JsonKeys, BenchAllReduce) {
   EXPECT_EQ(keys(json["rules"]), (Keys{"fused", "separate", "bytes", "copy"}));
   ASSERT_EQ(json["rows"].size(), 2U);
   const Json& row = json["rows"][1];
-  EXPECT_EQ(
-      keys(row),
-      (Keys{"pattern",        "quant",       "ranks",  "hidden",    "tokens",
-            "strategy",       "isa",         "ok",     "fused",     "separate",
-            "speedup",        "bytes",       "gbps",   "copy_gbps", "share_of_copy",
-            "checked_tokens", "equal_ranks", "rel_l2", "dtype",     "seed",
-            "scale_layout",   "experts",     "top_k",  "shared",    "routed_scaling_factor"}));
+  EXPECT_EQ(keys(row),
+            (Keys{"pattern",        "quant",       "ranks",  "hidden",    "tokens",
+                  "strategy",       "isa",         "ok",     "fused",     "separate",
+                  "speedup",        "bytes",       "gbps",   "copy_gbps", "share_of_copy",
+                  "checked_tokens", "equal_ranks", "rel_l2", "dtype",     "seed",
+                  "scale_layout",   "experts",     "top_k",  "shared",    "routed_scaling_factor",
+                  "device"}));
+  EXPECT_EQ(row["device"], "cpu");
   EXPECT_EQ(row["pattern"], "kMoEFinalizeARResidualRMSNorm");
   EXPECT_EQ(row["quant"], "nvfp4");
   EXPECT_EQ(row["scale_layout"], "8x4");
