@@ -75,6 +75,7 @@ Json to_json(const Measurement& m) {
       {"strategy", m.strategy},
       {"joined", m.ranks == 1 ? Json(nullptr) : to_json(m.joined)},
       {"combine", {{"requested", m.combine_requested}, {"effective", m.combine_effective}}},
+      {"finalize", m.finalize},
       {"tokens", m.tokens},
       {"checked_tokens", m.checked_tokens},
       {"distinct_experts", m.distinct_experts},
@@ -122,8 +123,9 @@ std::string heading(const Measurement& m) {
              m.checkpoint.empty() ? m.preset : m.checkpoint, ", format ", show_format(m.format),
              ", activations ", m.activations, "\n", "on       ", m.device, ", ", m.ranks,
              m.ranks == 1 ? " rank, " : cat(" ranks (", m.joined.carriers, "), "), m.parallel,
-             ", strategy ", m.strategy, "\n", joined_text(m), "roof     ", fixed(m.roof_gbps, 1),
-             " GB/s, ", fixed(m.roof_gflops, 0), " GFLOP/s, measured before and after\n");
+             ", strategy ", m.strategy, m.finalize == "plain" ? "" : cat(", finalize ", m.finalize),
+             "\n", joined_text(m), "roof     ", fixed(m.roof_gbps, 1), " GB/s, ",
+             fixed(m.roof_gflops, 0), " GFLOP/s, measured before and after\n");
 }
 
 std::string text_of(const RunResult& result) {

@@ -35,16 +35,16 @@ void SpreadFlags::add(Arguments& args) {
   args.text(
       "--combine", [this](const std::string& v) { combine = to_combine_precision(v); },
       "Precision of the combine between ranks: bf16, fp8 or nvfp4", "P");
-  args.text("--finalize", finalize, "plain (fused and reduce are not built yet)", "HOW");
+  args.text("--finalize", finalize,
+            "plain (default); under tep and ttp fused or reduce: the layer ends in one all-reduce "
+            "with residual and norm, pattern 7 or 6",
+            "HOW");
 }
 
 void SpreadFlags::check() const {
   ranks.deployment();  // throws for what contradicts itself
   require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
-          finalize, "' is unknown; use plain");
-  serve(finalize == "plain", "--finalize ", finalize,
-        ": a layer that ends in the fused all-reduce is not built; ",
-        "use plain or leave the flag out");
+          finalize, "' is unknown; use plain, fused or reduce");
 }
 
 void SpreadFlags::refuse_placement() const {
@@ -87,6 +87,7 @@ void SourceFlags::fill(RunOptions& options) const {
   options.build.comm = spread.ranks.comm;
   options.build.combine = spread.combine;
   options.placement = spread.placement;
+  options.finalize = spread.finalize;
   options.seed = options.build.seed;
 }
 

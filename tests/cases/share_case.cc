@@ -90,6 +90,7 @@ Share share_of(const layer::Layer& part, Call& call) {
   layer::append_shared(part, args, routed);
   share.weights.assign(parts.weights.begin(), parts.weights.begin() + call.tokens * shape.top_k);
   keep_held(part, parts.ids.first(tokens * std::size_t(shape.top_k)));
+  share.ids.assign(parts.ids.begin(), parts.ids.begin() + call.tokens * shape.top_k);
   if (part.shared() != nullptr) {
     layer::run_shared(part, args, parts);
     share.shared.assign(parts.shared_out.begin(), parts.shared_out.end());
@@ -104,7 +105,10 @@ Share share_of(const layer::Layer& part, Call& call) {
   } else if (part.shared() != nullptr) {
     f.addend = parts.shared_out.data();
   }
+  share.rows.assign(share.ids.size() * std::size_t(shape.hidden), poison);
   f.out = share.out.data();
+  f.rows = share.rows.data();
+  f.rows_dtype = Dtype::kF32;
   f.capture = &capture;
   part.options().leaf->ffn->forward(f);
   return share;

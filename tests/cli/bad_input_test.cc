@@ -195,18 +195,21 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     NotBuilt, Refused,
-    testing::Values(Case{{"run", "--ranks", "3", "--ep", "2"}, {"--ranks = 3 contradicts"}},
-                    Case{{"run", "--slots", "9"}, {"slots = 9 for 8 experts", "not built"}, 1},
-                    Case{{"run", "--placement", "p.json"},
-                         {"a placement spreads slots over ranks"}},
-                    Case{{"run", "--with-parallel-mlp"}, {"no MLP beside its MoE block"}},
-                    Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"no MLP beside"}},
-                    Case{{"run", "--finalize", "fused"}, {"--finalize fused", "not built"}, 1},
-                    Case{{"run", "--combine", "fp9"}, {"combine precision 'fp9'", "nvfp4"}},
-                    Case{{"run", "--comm", "one_sided"},
-                         {"topology_unsupported: strategy one_sided cannot serve: ranks = 1"},
-                         1},
-                    Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));
+    testing::Values(
+        Case{{"run", "--ranks", "3", "--ep", "2"}, {"--ranks = 3 contradicts"}},
+        Case{{"run", "--slots", "9"}, {"slots = 9 for 8 experts", "not built"}, 1},
+        Case{{"run", "--placement", "p.json"}, {"a placement spreads slots over ranks"}},
+        Case{{"run", "--with-parallel-mlp"}, {"no MLP beside its MoE block"}},
+        Case{{"verify", data("granitemoe"), "--with-parallel-mlp"}, {"no MLP beside"}},
+        Case{{"run", "--finalize", "fused"}, {"finalize fused", "--parallel ttp"}},
+        Case{{"run", "--finalize", "fused", "--ep", "2"}, {"finalize fused", "not dep"}},
+        Case{{"bench", "layer", "--finalize", "fused"}, {"finalize fused", "--parallel ttp"}},
+        Case{{"run", "--finalize", "fast"}, {"'fast'", "plain, fused or reduce"}},
+        Case{{"run", "--combine", "fp9"}, {"combine precision 'fp9'", "nvfp4"}},
+        Case{{"run", "--comm", "one_sided"},
+             {"topology_unsupported: strategy one_sided cannot serve: ranks = 1"},
+             1},
+        Case{{"run", "--leaf", "nvfp4"}, {"quant_unsupported"}, 1}));
 
 INSTANTIATE_TEST_SUITE_P(
     Paths, Refused,

@@ -354,6 +354,7 @@ TEST(JsonKeys, Run) {
                       "strategy",
                       "tokens",
                       "checked_tokens",
+                      "finalize",
                       "distinct_experts",
                       "calls",
                       "time_us",

@@ -188,6 +188,9 @@ class LayerBench {
 class Source {
  public:
   explicit Source(const RunOptions& o) : o_(o) {
+    require(o.finalize == "plain", "bench layer: finalize ", o.finalize,
+            " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp "
+            "2, or for finalize plain");
     if (o.checkpoint.empty()) {
       require(!o.layer, "bench layer: layer = ", o.layer.value_or(0),
               " belongs to a checkpoint; a preset is one layer, leave it out");

@@ -84,6 +84,7 @@ struct RunOptions {
   std::uint64_t seed = 1;
   std::string calibrate;  // file with hidden_states that replace build.calibration, by layer
   std::string placement;  // a placement file: which expert stands in which slot, by layer in order
+  std::string finalize = "plain";  // or, under tep and ttp: fused, reduce
   Processes* processes = nullptr;  // those that a launcher started; null: this one alone
   BuildOptions build;
 };
@@ -127,6 +128,7 @@ struct Measurement {
   // Precision of the rows between ranks: as asked, by SWITCHYARD_COMBINE_PRECISION too, and as they
   // travel: "none" on one rank, else a comm::Wire's text.
   std::string combine_requested, combine_effective;
+  std::string finalize = "plain";  // "fused", "reduce": the layer ends in a fused all-reduce
   JoinedRanks joined;
   // [E+Z] rows of each in the judged call; sums to T * k, times the ranks with tokens of their own.
   std::vector<std::int64_t> expert_tokens;

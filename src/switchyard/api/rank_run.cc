@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "switchyard/api/behind_tensors.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
@@ -78,6 +79,7 @@ layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, cons
   r.slot_experts = p.slot_experts;
   r.capacity = std::max<std::int64_t>(1, o.tokens);
   r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
+  r.ending = layer::to_ending(o.finalize);
   r.fingerprint = p.state->report.fingerprint;
   return r;
 }
@@ -129,7 +131,10 @@ class RankCalls {
                 {o.tokens, o.routing,
                  o.seed + (layer.own_tokens() ? std::uint64_t(group_.rank()) : 0)}),
         workspace_(layer.workspace_bytes()),
-        touched_(std::size_t(p_.num_experts()), '0') {}
+        touched_(std::size_t(p_.num_experts()), '0') {
+    if (layer_.ending() != layer::Ending::kPlain)
+      behind_.emplace(p_.hidden, layer_.part().options().dtype, o.tokens, o.seed);
+  }
 
   void time(Measurement& m) {
     RankRoof roof(group_, layer_.part());
@@ -160,6 +165,7 @@ class RankCalls {
     layer_.part().take_expert_load();
     call(0);
     m.expert_tokens = expert_tokens();
+    if (behind_) layer_.forward(inputs_.args(workspace_.bytes()));  // the sum alone, to be judged
     const Sample sample = inputs_.sample(kCheckedTokens);
     const layer::Judgement j = layer::judge_ranks(layer_, sample.args());
     m.checked_tokens = std::int64_t(sample.picked.size());
@@ -167,6 +173,7 @@ class RankCalls {
     const bool same = group_.vote(inputs_.same_bits(sample, j.out), kPhase);
     m.ok = same && j.ok(budgets_of(layer_));
     if (!same) m.notices.push_back("a token alone has other bits than in the batch");
+    if (behind_) check_behind(m);
   }
 
  private:
@@ -176,7 +183,11 @@ class RankCalls {
     const ForwardArgs f = inputs_.args(workspace_.bytes());
     group_.barrier(kPhase);
     const double start = tune::now_us();
-    layer_.forward(f);
+    if (behind_) {
+      layer_.forward(f, behind_->args());
+    } else {
+      layer_.forward(f);
+    }
     return largest(group_, tune::now_us() - start);
   }
 
@@ -216,12 +227,26 @@ class RankCalls {
     return out;
   }
 
+  /// Residual and norm against their formulas in double, over all tokens; equal on all ranks. The
+  /// sum that they start from, which a forward without anything behind it gives, is judged already.
+  void check_behind(Measurement& m) {
+    ForwardArgs f = inputs_.args(workspace_.bytes());
+    layer_.forward(f);
+    const double error = behind_->rel_l2(inputs_.out());
+    constexpr double kLimit = 0x1p-8;  // of the dtype's own roundings
+    const bool same = behind_->same_on_all(group_);
+    m.rel_l2 = std::max(m.rel_l2, error);
+    m.ok = m.ok && same && error <= (p_.dtype == Dtype::kF32 ? 1e-5 : kLimit);
+    if (!same) m.notices.push_back("the ranks' residuals or norms differ");
+  }
+
   layer::RankLayer& layer_;
   const Problem& p_;
   comm::Group& group_;
   CallInputs inputs_;
   HostBuffer workspace_;
   std::string touched_;  // '1' for each expert that is
+  std::optional<BehindTensors> behind_;
 };
 
 /// Each rank's share of the calibration tokens, where the layer needs any.
@@ -317,6 +342,7 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   m.tp = p.deployment.tp;
   m.slots = layer.slots().num_slots();
   m.combine_effective = std::string(comm::to_string(layer.wire()));
+  m.finalize = std::string(layer::to_string(layer.ending()));
   m.joined = joined_of(p, layer, carriers);
   m.tokens = o.tokens;
   m.budget = budgets_of(layer).oracle;

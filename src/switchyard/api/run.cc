@@ -241,6 +241,9 @@ RunResult run(const RunOptions& o) {
   require(o.placement.empty() || o.build.ep > 1,
           "run: a placement spreads slots over ranks, and this is for ep = ", o.build.ep,
           "; ask for more ranks, or leave the placement out");
+  require(o.finalize == "plain" || o.build.ep * o.build.tp > 1, "run: finalize ", o.finalize,
+          " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
+          "or for finalize plain");
   RunResult result;
   LayerRunner runner{o, RankTeam(o.processes, o.build.ep * o.build.tp)};
   if (o.checkpoint.empty()) {

@@ -112,8 +112,9 @@ void RankLayer::run_rows(const Rows& r, const Scratch& scratch) const {
   f.x_rows = r.apart;
   f.ids = r.ids;
   f.weights = r.weights;
-  if (options_.finalize.run != nullptr) {
-    f.rows = scratch.rows.data();
+  const bool finalizes = options_.finalize.run != nullptr;
+  if (finalizes || r.unfinalised != nullptr) {
+    f.rows = finalizes ? scratch.rows.data() : r.unfinalised;
     f.rows_dtype = payload_.dtype;
   } else {
     const bool direct = written_in_place(wire_);
@@ -127,7 +128,7 @@ void RankLayer::run_rows(const Rows& r, const Scratch& scratch) const {
   f.isa = layer_->options().isa;
   f.workspace = scratch.parts.stage;
   layer_->options().leaf->ffn->forward(f);
-  encode_shares(r, scratch);
+  if (r.unfinalised == nullptr) encode_shares(r, scratch);
 }
 
 /// What the routed experts read of this rank's tokens.
@@ -181,7 +182,13 @@ void RankLayer::gather_counts(const std::int32_t* stats) {
   cycle_.gathered();
 }
 
-void RankLayer::forward(const ForwardArgs& a) {
+void RankLayer::forward(const ForwardArgs& a) { guarded_run(a, nullptr); }
+
+void RankLayer::forward(const ForwardArgs& a, const BehindLayer& behind) {
+  guarded_run(a, &behind);
+}
+
+void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
   const FloatEnvScope env;  // sums and roundings of the ranks are made on this thread
   const auto reading = layer_->reading();
   try {
@@ -189,7 +196,7 @@ void RankLayer::forward(const ForwardArgs& a) {
       cycle_.start_wait();
       cycle_.done_wait();  // migrations are collective calls: none can be under way here
     }
-    run(a);
+    run(a, behind);
     if (options_.balanced) cycle_.done_set();
   } catch (const std::exception& e) {
     cycle_.reset();
@@ -198,8 +205,11 @@ void RankLayer::forward(const ForwardArgs& a) {
   }
 }
 
-void RankLayer::run(const ForwardArgs& a) {
+void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   const Layer& layer = *layer_;
+  require(behind == nullptr || fused_ != nullptr,
+          "forward: this layer ends plainly and has nothing behind it; build it with --finalize "
+          "fused or reduce");
   require(a.tokens <= options_.capacity, "forward of ", a.tokens, " tokens on rank ", group_.rank(),
           " exceeds the capacity ", options_.capacity,
           "; split the batch or build the layer for more");
@@ -223,7 +233,10 @@ void RankLayer::run(const ForwardArgs& a) {
           scratch.routed.ids, scratch.placed);
   if (options_.balanced) cycle_.route();
   find_input(a, scratch);
-  reduction_ ? reduce(a, scratch) : mega_ ? fuse(a, scratch) : exchange(a, scratch);
+  if (fused_)
+    finish_fused(a, scratch, behind);
+  else
+    reduction_ ? reduce(a, scratch) : mega_ ? fuse(a, scratch) : exchange(a, scratch);
   end_latent(a, scratch);
   report_routing(layer, a, scratch.routed);
   layer.load_counter().add(scratch.routed.ids.data(), a.tokens, layer.problem().top_k(),

@@ -38,6 +38,12 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
           "build it anew among the survivors");
   require(o.parallel != Parallel::kDep || o.strategy != nullptr,
           "ranks under dep need a strategy to exchange tokens");
+  require(
+      o.ending == Ending::kPlain || o.parallel == Parallel::kTep || o.parallel == Parallel::kTtp,
+      "finalize ", to_string(o.ending), " ends layers whose ranks hold the same tokens, not ",
+      to_string(o.parallel), "; ask for tep or ttp, or for finalize plain");
+  require(o.ending == Ending::kPlain || o.finalize.run == nullptr, "finalize ", to_string(o.ending),
+          " happens in the all-reduce, and the caller brings one of its own");
   require(o.chunk >= 0, "chunk = ", o.chunk, " tokens is negative; 0 means the capacity");
   require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk = ", o.chunk, ": ",
           to_string(o.parallel), " reduces whole calls; leave it out");
@@ -143,7 +149,7 @@ std::string routing_of(const Problem& p) {
 }
 
 /// What the ranks must have in common.
-std::array<comm::Agreed, 21> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire,
+std::array<comm::Agreed, 22> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire,
                                        const Payload& payload) {
   const Problem& p = layer.problem();
   return {{{"build", cat(version(), "+", commit())},
@@ -164,6 +170,7 @@ std::array<comm::Agreed, 21> common_of(const Layer& layer, const RankOptions& o,
            {"chunk", cat(o.chunk)},
            {"payload", cat(payload.text(), " of ", payload.width)},
            {"finalize", o.finalize.run != nullptr ? "the caller's" : "the sum"},
+           {"ending", std::string(to_string(o.ending))},
            {"slot layout", text_of(o.slot_experts)},
            {"balanced", o.balanced ? "yes" : "no"},
            {"wire", cat(comm::to_string(wire), " by ",
@@ -233,6 +240,15 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   } else {
     make_exchange();
   }
+  if (options.ending != Ending::kPlain)
+    fused_ = std::make_unique<FusedEnd>(group, layer_->problem(),
+                                        FusedEnd::Args{.ending = options.ending,
+                                                       .capacity = options.capacity,
+                                                       .held = layer_->options().held.size,
+                                                       .fuses_shared = options.layer.fuse_shared,
+                                                       .dtype = layer_->options().dtype,
+                                                       .isa = layer_->options().isa,
+                                                       .pool = layer_->options().pool.get()});
 }
 
 void RankLayer::make_exchange() {

@@ -12,6 +12,7 @@
 #include "switchyard/core/deployment.h"
 #include "switchyard/eplb/cycle.h"
 #include "switchyard/eplb/slot_map.h"
+#include "switchyard/layer/fused_end.h"
 #include "switchyard/layer/layer.h"
 #include "switchyard/layer/mega_moe.h"
 #include "switchyard/layer/payload.h"
@@ -48,8 +49,9 @@ struct RankOptions {
   // Most tokens of one rank and exchange under dep: a call of more is cut into several. 0:
   // capacity.
   std::int64_t chunk = 0;
-  bool quantise_first = true;  // rows travel as FC1's quantiser leaves them, where they can
-  FinalizeRows finalize{};     // in place of the sum of weight * row
+  bool quantise_first = true;      // rows travel as FC1's quantiser leaves them, where they can
+  FinalizeRows finalize{};         // in place of the sum of weight * row
+  Ending ending = Ending::kPlain;  // under tep and ttp
   // The expert in each slot, of which each EP rank holds its ep_shard(); empty: expert e in slot e.
   std::vector<std::int32_t> slot_experts{};
   bool balanced = false;      // experts may migrate, and all ranks' choices are counted
@@ -67,7 +69,9 @@ struct RankOptions {
 ///             of the shared expert, rounded once; the shares of all ranks are added in rank order
 ///             in fp32 and rounded once. A latent layer's shares and sums are of the latent width
 ///             and hold no shared expert; the token's rank then projects, adds the whole shared
-///             expert and rounds.
+///             expert and rounds. Ending::kFused and kReduce round each expert row and the rank's
+///             shard of the shared expert once to the dtype, and then hold the contract of the
+///             fused all-reduce.
 /// Chunks:     a call of more tokens than an exchange takes is cut into several of them; ranks that
 ///             have no tokens left exchange none, until no rank has any. No bit depends on it.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
@@ -108,6 +112,11 @@ class RankLayer {
   /// Runs the layer on this rank's tokens. Errors: UsageError for a broken argument, which ends the
   /// call on every rank; PeerError when another rank does not come, or gave up.
   void forward(const ForwardArgs& args);
+  /// The same of a layer that ends in a fused all-reduce, with what stands behind it; args.out is
+  /// not written. Errors: UsageError also for a layer that ends plainly.
+  void forward(const ForwardArgs& args, const BehindLayer& behind);
+  /// How it ends.
+  Ending ending() const { return options_.ending; }
 
   /// Whether some rank's static scales are missing; a forward then throws UsageError.
   bool needs_calibration() const { return needs_calibration_; }
@@ -171,13 +180,15 @@ class RankLayer {
   void run_batch(const MegaBatch& batch, const Scratch& scratch) const;
   void fuse(const ForwardArgs& a, Scratch& scratch);
   void reduce(const ForwardArgs& a, Scratch& scratch);
+  void finish_fused(const ForwardArgs& a, Scratch& scratch, const BehindLayer* behind);
   Finisher finisher(const ForwardArgs& a, const Scratch& scratch) const;
   void end_latent(const ForwardArgs& a, const Scratch& scratch) const;
   void count_choices(const ForwardArgs& a, Scratch& scratch);
   void see_counts(const Scratch& scratch);
   void gather_counts(const std::int32_t* stats);
   void gather_fused_counts();
-  void run(const ForwardArgs& a);
+  void guarded_run(const ForwardArgs& a, const BehindLayer* behind);
+  void run(const ForwardArgs& a, const BehindLayer* behind);
 
   comm::Group& group_;
   RankOptions options_;
@@ -191,6 +202,7 @@ class RankLayer {
   std::unique_ptr<comm::Exchange> exchange_;    // under dep
   std::unique_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one
   std::unique_ptr<comm::Reduction> reduction_;  // else
+  std::unique_ptr<FusedEnd> fused_;             // behind its experts, where it does not end plainly
   // Of a balanced layer.
   std::shared_ptr<std::vector<std::int32_t>> table_;  // what the part's source reads slots by
   std::shared_ptr<ExpertUpdates> updates_;            // by expert, on every rank

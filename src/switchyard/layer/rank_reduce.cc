@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler of ranks that reduce: route, [gather,] experts, sum of shares.
+// The scheduler of ranks that reduce: route, [gather,] experts, sum of shares or fused all-reduce.
 #include <algorithm>
 #include <functional>
 
@@ -55,6 +55,33 @@ void RankLayer::reduce(const ForwardArgs& a, Scratch& s) {
   if (options_.balanced) cycle_.start_set();
   Finisher f = finisher(a, s);
   reduction_->finish({&f, Finisher::row});
+}
+
+/// The held experts' rows, unweighted and rounded, and this rank's shard of the shared expert; the
+/// fused all-reduce does the rest.
+void RankLayer::finish_fused(const ForwardArgs& a, Scratch& s, const BehindLayer* behind) {
+  const std::size_t choices = std::size_t(a.tokens * shape_.top_k);
+  localise({s.placed.data(), choices}, {s.routed.weights.data(), choices}, 0, s.local_ids.data(),
+           s.local_weights.data());
+  if (options_.balanced) see_counts(s);
+  const bool shared = layer_->shared() != nullptr;
+  if (shared && a.tokens > 0) run_shared(*layer_, a, s.parts);
+  if (a.tokens > 0)
+    run_rows({.count = a.tokens,
+              .hidden = s.x.data,
+              .hidden_stride = s.x.stride,
+              .ids = s.local_ids.data(),
+              .weights = s.local_weights.data(),
+              .unfinalised = fused_->rows()},
+             s);
+  if (options_.balanced) cycle_.start_set();
+  const LocalOutput local{.tokens = a.tokens,
+                          .ids = s.local_ids.data(),
+                          .weights = s.local_weights.data(),
+                          .factor = s.routed.factor,
+                          .shared = shared ? s.parts.shared_out.data() : nullptr};
+  behind != nullptr ? fused_->finish(local, *behind)
+                    : fused_->finish_plain(local, a.out, a.out_stride);
 }
 
 /// Under a reduction every rank sees all tokens' choices itself: its own under attention TP, else

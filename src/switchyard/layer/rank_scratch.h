@@ -47,6 +47,7 @@ struct RankLayer::Rows {
   const float* addend = nullptr;
   std::byte* shares = nullptr;
   std::int64_t share_stride = 0;
+  void* unfinalised = nullptr;  // [count * k, H] of the payload's dtype, instead of shares
 };
 
 /// Finishes a token: zero experts, factor, shared expert, one rounding to the output. In latent

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "switchyard/comm/group.h"
+#include "switchyard/layer/fused_end.h"
+
+namespace switchyard {
+
+/// Seeded residual and gamma behind a layer, the same on all ranks, and what is written there.
+class BehindTensors {
+ public:
+  /// For `tokens` rows; values are a pure function of the seed.
+  BehindTensors(std::int64_t hidden, Dtype dtype, std::int64_t tokens, std::uint64_t seed);
+
+  /// The tensors as a forward takes them; the outputs are poisoned.
+  layer::BehindLayer args();
+  /// How far the written residual is from `sum` + the given one, or the norm from that of the
+  /// written residual, in double: the larger. Shapes: sum [tokens, H] of the dtype.
+  double rel_l2(const std::vector<std::byte>& sum) const;
+  /// Whether all ranks wrote the same bits. Collective.
+  bool same_on_all(comm::Group& group) const;
+
+ private:
+  std::int64_t hidden_, tokens_;
+  Dtype dtype_;
+  std::vector<std::byte> residual_, gamma_, residual_out_, norm_out_;
+};
+
+}  // namespace switchyard

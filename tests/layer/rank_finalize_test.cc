@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of ranks that end in the fused all-reduce: bit for bit the contract that the leaf's own
+// fp32 rows, weights and shared shards make.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "switchyard/api/judge.h"
+#include "switchyard/api/layer_builder.h"
+#include "switchyard/base/random.h"
+#include "switchyard/core/shard.h"
+#include "switchyard/layer/rank_layer.h"
+#include "tests/cases/leaf_case.h"
+#include "tests/cases/share_case.h"
+#include "tests/comm/thread_ranks.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/soak.h"
+
+namespace switchyard {
+namespace {
+
+using comm::Group;
+using layer::Ending;
+using layer::RankLayer;
+using test::Call;
+using test::EveryLeaf;
+using test::LeafCase;
+using testing::HasSubstr;
+
+constexpr int kRanks = 2;
+constexpr std::int64_t kTokens = 5;
+using Bytes = std::vector<std::byte>;
+using Parts = std::vector<std::unique_ptr<layer::Layer>>;
+
+float rounded(Dtype t, float x) {
+  std::byte bits[4];
+  store_element(t, bits, 0, x);
+  return load_element(t, bits, 0);
+}
+
+/// What the layer ends in: a residual and a gamma, the same on all ranks.
+struct Behind {
+  Bytes residual, gamma, residual_out, norm_out;
+
+  Behind(Dtype t, std::int64_t hidden) {
+    residual.resize(std::size_t(kTokens * hidden) * size_of(t));
+    gamma.resize(std::size_t(hidden) * size_of(t));
+    residual_out.assign(residual.size(), std::byte(0xff));
+    norm_out = residual_out;
+    const Random random(3, 9);
+    for (std::int64_t i = 0; i < kTokens * hidden; ++i)
+      store_element(t, residual.data(), i, random.normal(std::uint64_t(i)));
+    for (std::int64_t i = 0; i < hidden; ++i)
+      store_element(t, gamma.data(), i, 0.5F + random.uniform(std::uint64_t(i)));
+  }
+  layer::BehindLayer args() {
+    return {.residual_in = residual.data(),
+            .rms_gamma = gamma.data(),
+            .rms_eps = 1e-5F,
+            .weight_bias = 1,
+            .residual_out = residual_out.data(),
+            .norm_out = norm_out.data()};
+  }
+};
+
+/// One rank's contribution to element `h` of token `t`, in fp32: rows and shared shard are rounded
+/// once, and summed in choice order, or under `reduce` in the order of the rank's experts.
+float contribution(const layer::Layer& part, const test::Share& s, Ending ending, std::int64_t t,
+                   std::int64_t h) {
+  const Dtype dtype = part.options().dtype;
+  const std::int64_t k = part.problem().top_k(), hidden = part.problem().hidden;
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
+    if (s.ids[std::size_t(i)] >= 0) order.push_back(i);
+  if (ending == Ending::kReduce)
+    std::ranges::sort(order, {}, [&](std::int64_t i) { return s.ids[std::size_t(i)]; });
+  float acc = 0;
+  for (std::int64_t i : order) {
+    const float row = rounded(dtype, s.rows[std::size_t(i * hidden + h)]);
+    acc = acc + s.weights[std::size_t(i)] * row;
+  }
+  acc *= part.problem().routed_scaling_factor;
+  if (!s.shared.empty()) acc = acc + rounded(dtype, s.shared[std::size_t(t * hidden + h)]);
+  return acc;
+}
+
+/// Plain loops over the ranks' shares; `left_out` is forgotten: a control.
+void expect_contract_of(const Parts& parts, const std::vector<test::Share>& shares, Ending ending,
+                        Behind& b, int left_out) {
+  const Dtype t = parts[0]->options().dtype;
+  const std::int64_t hidden = parts[0]->problem().hidden;
+  for (std::int64_t m = 0; m < kTokens; ++m) {
+    std::vector<float> p;
+    float lanes[256] = {};
+    for (std::int64_t h = 0; h < hidden; ++h) {
+      float sum = 0;
+      for (int r = 0; r < int(parts.size()); ++r)
+        if (r != left_out)
+          sum = sum + rounded(t, contribution(*parts[std::size_t(r)], shares[std::size_t(r)],
+                                              ending, m, h));
+      p.push_back(rounded(t, sum + load_element(t, b.residual.data(), m * hidden + h)));
+      lanes[h % 256] = lanes[h % 256] + p.back() * p.back();
+    }
+    for (int half = 128; half > 0; half /= 2)
+      for (int j = 0; j < half; ++j) lanes[j] = lanes[j] + lanes[j + half];
+    const float rstd = 1.0F / std::sqrt(lanes[0] / float(hidden) + 1e-5F);
+    for (std::int64_t h = 0; h < hidden; ++h) {
+      const float norm = (p[std::size_t(h)] * rstd) * (1 + load_element(t, b.gamma.data(), h));
+      store_element(t, b.residual_out.data(), m * hidden + h, p[std::size_t(h)]);
+      store_element(t, b.norm_out.data(), m * hidden + h, norm);
+    }
+  }
+}
+
+struct Mode {
+  Parallel parallel;
+  std::int64_t tp;
+};
+
+class Finalize : public EveryLeaf {
+ protected:
+  void expect_contract(const Mode& mode, Ending ending, float factor, bool shared) {
+    LeafCase c = shared ? test::shared_case(leaf(), 96) : base();
+    c.problem.routed_scaling_factor = factor;
+    const MoeLayer whole = build(c);
+    Parts parts;
+    for (int r = 0; r < kRanks; ++r) {
+      const std::int64_t ep = kRanks / mode.tp;
+      parts.push_back(
+          test::make_part(whole.impl(), {ep_shard(c.problem.num_experts(), ep, r / int(mode.tp)),
+                                         {r % mode.tp, mode.tp},
+                                         {r, kRanks}}));
+    }
+    test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
+      layer::RankOptions o;
+      o.layer = whole.impl().options();
+      o.layer.pool = std::make_shared<ThreadPool>(1);
+      o.parallel = mode.parallel;
+      o.tp = mode.tp;
+      o.capacity = kTokens + 2;
+      o.ending = ending;
+      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+      HostBuffer workspace(rank.workspace_bytes());
+      Call call(whole.impl(), kTokens, 30);
+      std::vector<test::Share> shares;
+      for (const auto& part : parts) shares.push_back(test::share_of(*part, call));
+      const Dtype t = o.layer.dtype;
+      Behind want(t, c.problem.hidden), got(t, c.problem.hidden), control(t, c.problem.hidden);
+      expect_contract_of(parts, shares, ending, want, -1);
+      expect_contract_of(parts, shares, ending, control, 1);
+      for (int i = 0; i < 2; ++i) {
+        ForwardArgs args = call.args();
+        args.workspace = workspace.bytes();
+        std::ranges::fill(workspace.bytes(), std::byte{0xc5});
+        rank.forward(args, got.args());
+        EXPECT_TRUE(test::same_bits(got.residual_out, want.residual_out))
+            << layer::to_string(ending) << ", factor " << factor << ", rank " << g.rank();
+        EXPECT_TRUE(test::same_bits(got.norm_out, want.norm_out)) << layer::to_string(ending);
+        EXPECT_FALSE(test::same_bits(got.residual_out, control.residual_out));
+      }
+    }));
+  }
+};
+
+TEST_P(Finalize, EndsKeepTheirContractBitForBit) {
+  constexpr Mode kModes[] = {{Parallel::kTtp, 2}, {Parallel::kTep, 1}};
+  int turn = int(leaf().id.quant.size());
+  for (const Mode& mode : kModes)
+    for (Ending ending : {Ending::kFused, Ending::kReduce})
+      for (float factor : {1.0F, 2.5F})
+        for (bool shared : {false, true})
+          if (test::is_soak() || ++turn % 3 == 0) expect_contract(mode, ending, factor, shared);
+}
+
+INSTANTIATE_TEST_SUITE_P(Leaves, Finalize, test::every_cpu_leaf(), test::leaf_name);
+
+// The run judges every output, and says how the layer ended.
+TEST(FinalizeRun, EveryEndingIsJudged) {
+  for (const char* ending : {"plain", "fused", "reduce"})
+    for (Parallel parallel : {Parallel::kTtp, Parallel::kTep}) {
+      RunOptions o;
+      o.tokens = 5;
+      o.finalize = ending;
+      o.build.parallel = parallel;
+      o.build.routed_scaling_factor = 2.5F;
+      (parallel == Parallel::kTtp ? o.build.tp : o.build.ep) = kRanks;
+      const RunResult result = run(o);
+      ASSERT_EQ(result.measurements.size(), 1U);
+      EXPECT_TRUE(result.ok) << ending;
+      EXPECT_EQ(result.measurements[0].finalize, ending);
+      EXPECT_GT(result.measurements[0].rel_l2, 0) << ending;
+    }
+  RunOptions alone;
+  alone.finalize = "fused";
+  EXPECT_THROW(run(alone), UsageError);
+}
+
+/// What creation or a forward says of such a layer on its ranks; "" where both go well.
+std::string refusal(const LeafCase& c, Parallel parallel, Ending ending,
+                    bool own_finalize = false) {
+  const leaves::Leaf& leaf = *leaves::all_leaves(Device::kCpu)[0];
+  const MoeLayer whole = test::build_layer(test::make_weights(c.problem, leaf), c.options,
+                                           test::runnable_tiers().back());
+  return test::text_of<UsageError>(
+      test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
+        layer::RankOptions o;
+        o.layer = whole.impl().options();
+        o.layer.pool = std::make_shared<ThreadPool>(1);
+        o.parallel = parallel;
+        o.tp = kRanks;
+        o.capacity = kTokens;
+        o.ending = ending;
+        if (own_finalize) o.finalize.run = [](void*, const layer::DispatchedRows&) {};
+        RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+        HostBuffer workspace(rank.workspace_bytes());
+        Call call(whole.impl(), kTokens, 30);
+        ForwardArgs args = call.args();
+        args.workspace = workspace.bytes();
+        Behind behind(o.layer.dtype, whole.impl().problem().hidden);
+        rank.forward(args, behind.args());
+      })[0]);
+}
+
+// Ranks with tokens of their own cannot end so, and a plain layer has nothing behind it; nor can
+// sums that are not of experts' rows of the hidden width. A good call follows.
+TEST(FinalizeFaults, WhatCannotEndSoIsRefusedByName) {
+  const LeafCase c = test::shared_case(*leaves::all_leaves(Device::kCpu)[0], 96);
+  LeafCase latent = c, fuses = c;
+  latent.problem.latent = 70;
+  fuses.options.fuse_shared = true;
+  EXPECT_THAT(refusal(c, Parallel::kDtp, Ending::kFused), HasSubstr("not dtp"));
+  EXPECT_THAT(refusal(c, Parallel::kTtp, Ending::kPlain), HasSubstr("ends plainly"));
+  EXPECT_THAT(refusal(latent, Parallel::kTtp, Ending::kFused), HasSubstr("latent space"));
+  EXPECT_THAT(refusal(fuses, Parallel::kTtp, Ending::kReduce), HasSubstr("fused shared experts"));
+  EXPECT_THAT(refusal(c, Parallel::kTtp, Ending::kFused, true), HasSubstr("one of its own"));
+  EXPECT_EQ(refusal(c, Parallel::kTtp, Ending::kFused), "");
+}
+
+}  // namespace
+}  // namespace switchyard
