@@ -52,6 +52,18 @@ TEST(BenchSearch, ItsChoiceIsTheResolversAndTheRestIsRankedOrSkipped) {
   EXPECT_THAT(reason_of("one_sided", true), HasSubstr("replays no captured graph"));
 }
 
+// A pinned strategy is not let go of for modes that have no place for it.
+TEST(BenchSearch, APinnedStrategyStaysPinnedWhileModesAreSearched) {
+  BenchSearchOptions o = on_two_ranks();
+  o.source.build.comm = "two_sided";
+  o.axes.parallel = true;
+  const BenchSearchResult r = bench_search(o);
+  ASSERT_EQ(r.rows.size(), 1U);
+  EXPECT_EQ(r.rows[0].config.parallel, "dep");
+  EXPECT_EQ(r.rows[0].measured.strategy, "two_sided");
+  EXPECT_EQ(r.skipped.size(), 3U) << "dtp, tep and ttp refuse it";
+}
+
 TEST(BenchSearch, WithoutAxesItTimesTheLayerOnItsRanks) {
   const BenchSearchResult r = bench_search(on_two_ranks());
   ASSERT_EQ(r.rows.size(), 1U);

@@ -339,9 +339,11 @@ const BenchRules& bench_rules() {
           "last-level cache, 64 to 512 MiB: neither weights nor workspace are in any cache",
       .warm = "the same routing in call after call, nothing in between",
       .cuda =
-          "on cuda a time is the device's for a CUDA graph of 24 calls (4 above 64 tokens) divided "
-          "by their number, each call with routing of its own and on the next of several equal "
-          "layers that hold together 32 times the L2 cache; eager: the same calls launched one by "
+          "on cuda a time is the device's for a CUDA graph of 24 calls (above 64 tokens one for "
+          "each "
+          "layer and at least 4) divided by their number, each call with routing of its own and on "
+          "the next of up to 24 equal layers, which hold together 32 times the L2 cache where half "
+          "the memory has room for them; eager: the same calls launched one by "
           "one; warm: the first call as often; cold does not exist, fresh calls are",
       .bytes =
           "GB/s counts the stored bytes of the distinct routed experts touched, scales "

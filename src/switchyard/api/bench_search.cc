@@ -111,7 +111,8 @@ class Search {
       source.build.ep = cuts ? 1 : ranks_;
       source.build.tp = cuts ? ranks_ : 1;
     }
-    if (exchanges(c.parallel)) source.build.comm = c.strategy;
+    // A strategy that the caller pinned stays pinned.
+    if (exchanges(c.parallel) && o_.axes.comm) source.build.comm = c.strategy;
     say(cat(c.leaf, ", ", c.parallel, ", ", c.strategy), tokens);
     try {
       const Measurement m = measure(source);

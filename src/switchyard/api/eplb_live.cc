@@ -43,7 +43,7 @@ void draw(std::span<const double> loads, const Random& random, std::int64_t toke
   for (std::size_t e = 0; e < loads.size(); ++e) {
     const auto at = std::uint64_t(token) * loads.size() + e;
     const double u = std::max(double(random.uniform(at)), 0x1p-20);
-    drawn.emplace_back(loads[e] > 0 ? std::log(u) / loads[e] : -0x1p60 - double(e),
+    drawn.emplace_back(loads[e] > 0 ? std::log(u) / loads[e] : -0x1p40 - double(e),
                        std::int32_t(e));
   }
   std::partial_sort(drawn.begin(), drawn.begin() + k, drawn.end(), std::greater<>());

@@ -78,7 +78,8 @@ DeviceAllReduce::DeviceAllReduce(Group& group, const AllReduceCapacity& capacity
   const Agreed mine[] = {{"max_tokens", cat(capacity.max_tokens)},
                          {"hidden", cat(capacity.hidden)},
                          {"dtype", std::string(to_string(capacity.dtype))},
-                         {"fp32_wire", cat(int(capacity.fp32_wire))}};
+                         {"fp32_wire", cat(int(capacity.fp32_wire))},
+                         {"cost", options.cost ? "given" : "measured"}};
   agree(group, mine, kPhase);
   memory_.emplace(group, std::size_t(device_allreduce_bytes(capacity)));
   std::optional<DeviceStream> stream;

@@ -79,9 +79,9 @@ class DeviceAllReduce {
   AllReduceCapacity capacity_;
   DeviceAllReduceOptions options_;
   AllReduceCost cost_;
-  std::optional<PeerMemory> memory_;
   std::optional<DeviceMemory> control_;
   std::optional<HostWords> status_;
+  std::optional<PeerMemory> memory_;  // last, so that it goes first: it waits for the kernels
   ops::AllReducePeers peers_;
   bool first_ = true;
 };

@@ -14,7 +14,7 @@ namespace switchyard {
 
 /// Caller's routing; exactly one of the two weight fields may be set.
 struct CallerRouting {
-  const std::int32_t* ids = nullptr;        // [tokens, k]; -1 skips
+  const std::int32_t* ids = nullptr;        // [tokens, k]; -1 skips, on cuda others outside too
   const float* weights = nullptr;           // without routed_scaling_factor
   const float* factored_weights = nullptr;  // the factor is in them already: finalize skips it
 };

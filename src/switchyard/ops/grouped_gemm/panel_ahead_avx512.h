@@ -31,6 +31,8 @@ class Ahead {
     near_ = codes + kNear;
     far_ = codes + kFar;
     after_ = a.next != nullptr && panel + P >= a.panel_end ? a.next : codes + P * panel_;
+    if (near_left_ <= 0) near_ = after_;  // the panel is shorter than the way ahead
+    if (far_left_ <= 0) far_ = after_;
   }
 
   void ask() {
