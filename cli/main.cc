@@ -123,7 +123,18 @@ const Command* find_command(int argc, const char* const* argv) {
   return nullptr;
 }
 
+/// Only `run` joins the processes of a launcher; of another command each would do all of it.
+void refuse_launcher(const Command& command) {
+  require(&command == &kRun || launched_processes() == 1, "the launcher started ",
+          launched_processes(),
+          " processes, and this command runs in one; start it without, its "
+          "ranks are threads");
+}
+
 Answer run_command(const Command& command, int count, const char* const* words) {
+  const bool asks = std::any_of(
+      words, words + count, [](std::string_view word) { return word == "--help" || word == "-h"; });
+  if (!asks) refuse_launcher(command);
   Arguments args(command, count, words);
   return command.run(args);
 }

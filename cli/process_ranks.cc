@@ -6,16 +6,12 @@
 namespace switchyard::cli {
 namespace {
 
-// A status of one digit in front of a failure's text.
-std::string encode(const Failure& f) { return std::to_string(f.status) + f.text; }
-Failure decode(const std::string& text) { return {text.at(0) - '0', text.substr(1)}; }
-
 /// The failure to tell of, of all processes; its status is kOk when none failed. A rank that waited
 /// in vain has kNoDevice: perhaps for one that failed for a reason of its own.
-Failure worst(const std::vector<std::string>& all) {
+Failure worst(const std::vector<Processes::Ending>& all) {
   Failure out;
-  for (const std::string& text : all) {
-    Failure f = decode(text);
+  for (const Processes::Ending& e : all) {
+    Failure f{e.status, e.text};
     const bool cause = out.status == kNoDevice && f.status != kNoDevice;
     if (f.status != kOk && (out.status == kOk || cause)) out = std::move(f);
   }
@@ -37,9 +33,9 @@ Answer on_processes(const std::function<Answer(Processes&)>& work) {
   } catch (...) {
     mine = current_failure();
   }
-  std::vector<std::string> all;
+  std::vector<Processes::Ending> all;
   try {
-    all = processes.all_gather(encode(mine));
+    all = processes.end({mine.status, mine.text});
   } catch (...) {
     // Where the others cannot be reached each tells of its own failure, which is why.
     if (mine.status == kOk) throw;

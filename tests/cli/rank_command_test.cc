@@ -207,6 +207,15 @@ TEST(RunOnThreads, ACalibratedFormatServes) {
   EXPECT_THAT(m["notices"].dump(), HasSubstr("calibrated on 256 tokens"));
 }
 
+TEST(RunOnThreads, APinnedLeafIsNotReplacedByTheFusedOne) {
+  const Words fused = {"run", "--preset", "tiny", "--ranks", "2", "--comm", "fused"};
+  const Finished done = run_command(with(fused, {"--leaf", "cpu.fused_moe.none"}));
+  EXPECT_EQ(done.status, 2);
+  EXPECT_THAT(done.err, HasSubstr("the leaf is pinned to cpu.fused_moe.none"));
+  EXPECT_EQ(run_command(with(fused, {"--leaf", "none"})).status, 0)
+      << "a format names both kernels";
+}
+
 TEST(RunOnThreads, APinThatCannotServeIsAVerdict) {
   for (const Words& pin :
        std::vector<Words>{{"--ranks", "2", "--comm", "nccl"},
@@ -292,6 +301,34 @@ TEST_F(RunOnProcesses, OneErrorForAll) {
   done = mpirun(2, {"run", "--comm", "nccl"});
   EXPECT_EQ(done.status, 1);
   EXPECT_EQ(count_of(done.err, "strategy nccl cannot serve"), 1);
+}
+
+// A process that fails before it meets the others does not leave them waiting.
+TEST_F(RunOnProcesses, OneThatEndsEarlyIsToldToTheOthers) {
+  const Words two = {"run", "--ep", "2", ":", "-n", "1", SWITCHYARD_COMMAND};
+  Finished done = mpirun(1, with(two, {"run", "--ep", "3"}));
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_EQ(count_of(done.err, "rank 1: the launcher started 2 processes and the layer is for 3"),
+            1)
+      << done.err;
+  done = mpirun(
+      1, with({"run", "--ep", "3", ":", "-n", "1", SWITCHYARD_COMMAND}, {"run", "--ep", "2"}));
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_EQ(count_of(done.err, "the launcher started 2 processes and the layer is for 3"), 1)
+      << done.err;
+  done = mpirun(1, with(two, {"run", "--bogus"}));
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_EQ(count_of(done.err, "--bogus"), 1) << done.err;
+  done = mpirun(1, with(two, {"run", "--ep", "2", "--json"}));
+  EXPECT_EQ(done.status, 0) << done.err;
+}
+
+TEST_F(RunOnProcesses, OtherCommandsAreRefused) {
+  const Finished done = mpirun(2, {"bench", "layer", "--ep", "2", "--tokens", "4"});
+  EXPECT_EQ(done.status, 2);
+  EXPECT_EQ(done.out, "");
+  EXPECT_THAT(done.err,
+              HasSubstr("the launcher started 2 processes, and this command runs in one"));
 }
 
 }  // namespace

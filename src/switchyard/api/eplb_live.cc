@@ -43,8 +43,8 @@ void draw(std::span<const double> loads, const Random& random, std::int64_t toke
   for (std::size_t e = 0; e < loads.size(); ++e) {
     const auto at = std::uint64_t(token) * loads.size() + e;
     const double u = std::max(double(random.uniform(at)), 0x1p-20);
-    drawn.emplace_back(loads[e] > 0 ? std::log(u) / loads[e] : -0x1p40 - double(e),
-                       std::int32_t(e));
+    // Experts without a load come behind all others, in an order of chance.
+    drawn.emplace_back(std::log(u) * (loads[e] > 0 ? 1 / loads[e] : 0x1p60), std::int32_t(e));
   }
   std::partial_sort(drawn.begin(), drawn.begin() + k, drawn.end(), std::greater<>());
   for (std::int64_t j = 0; j < k; ++j) ids[j] = drawn[std::size_t(j)].second;

@@ -35,8 +35,15 @@ class Processes {
   int rank() const { return rank_; }
   /// How many there are.
   int size() const { return size_; }
-  /// Every process's text, in rank order. Errors: DeviceError when one does not come in time.
-  std::vector<std::string> all_gather(std::string_view mine);
+  /// How a process ended: the command's exit status, and the line that tells why.
+  struct Ending {
+    int status = 0;
+    std::string text;
+  };
+  /// The last meeting: every process's ending, in rank order. A process may come here while others
+  /// still are in together(): those throw its text there, come here alone, and are 0 in its list.
+  /// Errors: DeviceError when one does not come in time.
+  std::vector<Ending> end(const Ending& mine);
   /// Runs `work`, which may fail on some processes only: then all throw, the others a UsageError
   /// with the text of one that failed.
   template <class F>
@@ -53,9 +60,12 @@ class Processes {
   comm::MpiSession* session() { return session_.get(); }
 
  private:
+  struct Meeting;
   void settle(const std::exception_ptr& failure);
+  std::vector<Meeting> meet(const Meeting& mine);
   std::unique_ptr<comm::MpiSession> session_;
   int rank_ = 0, size_ = 1;
+  bool left_ = false;  // some process has ended: there is nobody to meet
 };
 
 }  // namespace switchyard

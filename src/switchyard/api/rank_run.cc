@@ -10,6 +10,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/comm/mpi_group.h"
+#include "switchyard/comm/strategy.h"
 #include "switchyard/comm/thread_team.h"
 #include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/single_rank.h"
@@ -332,6 +333,10 @@ Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) 
 Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOptions& o,
                          const std::string& carriers) {
   const layer::RankOptions options = rank_options(group, p, o);
+  // A pin is kept or refused: the fused strategy is a leaf of its own, of another kernel.
+  require(options.strategy != &comm::fused() || o.build.leaf.find("fused_moe") == std::string::npos,
+          "run: the leaf is pinned to ", o.build.leaf,
+          ", and strategy fused runs a mega_moe leaf in its place; leave one of the two out");
   layer::RankLayer layer(group, p.weights, options);
   Measurement m;
   m.ranks = group.size();
