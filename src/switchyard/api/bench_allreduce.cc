@@ -8,6 +8,7 @@
 #include "switchyard/api/bench_allreduce_device.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/fused_allreduce.h"
 #include "switchyard/comm/thread_team.h"
@@ -78,14 +79,6 @@ std::vector<double> time_calls(comm::Group& g, double seconds, F&& f) {
   f();  // fresh pages
   const double one = std::max(tune::percentile(timed(3), 0.5), 0.1);
   return timed(int(std::clamp(seconds * 1e6 / one, double(kMinCalls), double(kMaxCalls))));
-}
-
-TimeSummary summary_of(const std::vector<double>& times) {
-  return {.p50 = tune::percentile(times, 0.5),
-          .p90 = tune::percentile(times, 0.9),
-          .p99 = tune::percentile(times, 0.99),
-          .least = *std::min_element(times.begin(), times.end()),
-          .samples = std::int64_t(times.size())};
 }
 
 /// The unfused steps of one rank; each ends in memory.

@@ -7,6 +7,7 @@
 
 #include "switchyard/api/allreduce_mirror.h"
 #include "switchyard/api/allreduce_traffic.h"
+#include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_stream.h"
 #include "switchyard/comm/device_allreduce.h"
@@ -57,14 +58,6 @@ std::vector<double> time_graph(comm::Group& g, const DeviceStream& stream, doubl
       int(std::clamp(seconds * 1e6 / (one * calls), double(kMinReplays), double(kMaxReplays)));
   DeviceGraph graph(stream, many(calls));
   return replay(graph, calls, replays);
-}
-
-TimeSummary summary_of(const std::vector<double>& times) {
-  return {.p50 = tune::percentile(times, 0.5),
-          .p90 = tune::percentile(times, 0.9),
-          .p99 = tune::percentile(times, 0.99),
-          .least = *std::min_element(times.begin(), times.end()),
-          .samples = std::int64_t(times.size())};
 }
 
 /// The unfused steps of one rank: finalize or reduction where the pattern has one, NCCL's

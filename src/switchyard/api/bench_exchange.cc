@@ -8,6 +8,7 @@
 #include "switchyard/api/bench_session.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
 #include "switchyard/comm/thread_team.h"
@@ -147,14 +148,6 @@ void run_ranks(Run& run, int ranks, const comm::Deadlines& deadlines) {
   comm::run_on_threads(groups, [&](comm::Group& group) { run_rank(run, group); });
 }
 
-TimeSummary summary(const std::vector<double>& us) {
-  return {.p50 = tune::percentile(us, 0.5),
-          .p90 = tune::percentile(us, 0.9),
-          .p99 = tune::percentile(us, 0.99),
-          .least = *std::min_element(us.begin(), us.end()),
-          .samples = std::int64_t(us.size())};
-}
-
 std::int64_t sum_of(const std::vector<std::int64_t>& v) {
   std::int64_t out = 0;
   for (std::int64_t x : v) out += x;
@@ -180,9 +173,9 @@ BenchExchangeRow row_of(const Run& run) {
   BenchExchangeRow out;
   out.strategy = std::string(run.strategy->name);
   out.tokens = s.capacity;
-  out.dispatch = summary(dispatch);
-  out.combine = summary(combine);
-  out.total = summary(total);
+  out.dispatch = summary_of(dispatch);
+  out.combine = summary_of(combine);
+  out.total = summary_of(total);
   out.dispatch_rows = sum_of(run.received);
   out.combine_rows = sum_of(run.needed);
   out.dispatch_bytes = out.dispatch_rows * (s.row_bytes + s.scale_bytes);

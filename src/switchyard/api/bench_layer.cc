@@ -11,6 +11,7 @@
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/machine.h"
+#include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
@@ -26,14 +27,6 @@ namespace {
 
 constexpr int kMinCalls = 5, kMaxCalls = 500, kRouterCalls = 5;
 
-TimeSummary summarise(const std::vector<double>& times) {
-  return {.p50 = tune::percentile(times, 0.5),
-          .p90 = tune::percentile(times, 0.9),
-          .p99 = tune::percentile(times, 0.99),
-          .least = *std::min_element(times.begin(), times.end()),
-          .samples = std::int64_t(times.size())};
-}
-
 /// Makes calls until the seconds are spent, what `next` takes included: it runs before each call
 /// and is no part of the call's time.
 template <class Once, class Next>
@@ -46,7 +39,7 @@ CacheState time_state(const LayerCall& call, double seconds, Once&& once, Next&&
     times.push_back(once());
     distinct.push_back(double(call.distinct_experts()));
   }
-  return {.time = summarise(times),
+  return {.time = summary_of(times),
           .distinct_experts = std::int64_t(tune::percentile(distinct, 0.5))};
 }
 

@@ -8,6 +8,7 @@
 #include "switchyard/api/device_routing.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/machine.h"
+#include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
 #include "switchyard/core/preset.h"
@@ -45,11 +46,7 @@ TimeSummary time_calls(double seconds, F&& f) {
   f(0);  // fresh pages
   for (int i = 1; i <= kMaxCalls && (i <= kMinCalls || tune::now_us() - begin < seconds * 1e6); ++i)
     times.push_back(f(i));
-  return {.p50 = tune::percentile(times, 0.5),
-          .p90 = tune::percentile(times, 0.9),
-          .p99 = tune::percentile(times, 0.99),
-          .least = *std::min_element(times.begin(), times.end()),
-          .samples = std::int64_t(times.size())};
+  return summary_of(times);
 }
 
 std::vector<float> normals(std::uint64_t seed, std::uint64_t stream, std::int64_t count,

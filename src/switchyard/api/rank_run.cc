@@ -9,6 +9,7 @@
 #include "switchyard/api/layer_call.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
+#include "switchyard/comm/gathered.h"
 #include "switchyard/comm/mpi_group.h"
 #include "switchyard/comm/strategy.h"
 #include "switchyard/comm/thread_team.h"
@@ -27,26 +28,14 @@ constexpr double kBudgetUs = 1.5e6;
 constexpr int kRoofSamples = 3;  // before the calls, and again after them
 constexpr std::size_t kRoofBytes = std::size_t(512) << 20, kLeastRoofBytes = std::size_t(64) << 20;
 
-/// Every rank's value, in rank order.
-template <class T>
-std::vector<T> gathered(comm::Group& group, const T& mine) {
-  std::vector<T> out;
-  for (const std::string& text :
-       group.all_gather({reinterpret_cast<const char*>(&mine), sizeof mine}, kPhase)) {
-    out.emplace_back();
-    std::memcpy(&out.back(), text.data(), sizeof mine);
-  }
-  return out;
-}
-
 double largest(comm::Group& group, double mine) {
-  const std::vector<double> all = gathered(group, mine);
+  const std::vector<double> all = comm::gathered(group, mine, kPhase);
   return *std::max_element(all.begin(), all.end());
 }
 
 double total(comm::Group& group, double mine) {
   double sum = 0;
-  for (double v : gathered(group, mine)) sum += v;
+  for (double v : comm::gathered(group, mine, kPhase)) sum += v;
   return sum;
 }
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <string>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_stream.h"
 #include "switchyard/comm/allreduce_words.h"
+#include "switchyard/comm/gathered.h"
 
 namespace switchyard::comm {
 namespace {
@@ -31,10 +31,7 @@ std::int64_t bank_bytes_of(const AllReduceCapacity& c) {
 /// The largest latency and the smallest rate of all ranks.
 AllReduceCost agreed(Group& group, const AllReduceCost& mine) {
   AllReduceCost out = mine;
-  const std::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
-  for (const std::string& text : group.all_gather(bytes, kPhase)) {
-    AllReduceCost theirs;
-    std::memcpy(&theirs, text.data(), sizeof theirs);
+  for (const AllReduceCost& theirs : gathered(group, mine, kPhase)) {
     out.latency_us = std::max(out.latency_us, theirs.latency_us);
     out.gbps = std::min(out.gbps, theirs.gbps);
   }

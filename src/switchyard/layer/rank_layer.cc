@@ -9,6 +9,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
+#include "switchyard/comm/gathered.h"
 #include "switchyard/core/shard.h"
 #include "switchyard/layer/calibrate.h"
 
@@ -186,13 +187,7 @@ std::string_view why_kept(const RankOptions& o) {
 
 /// FC1's static scale is the maximum over all experts, not only those of this rank.
 float group_maximum(comm::Group& group, float value) {
-  const auto* bytes = reinterpret_cast<const char*>(&value);
-  for (const std::string& text : group.all_gather({bytes, sizeof value}, kPhase)) {
-    float other;
-    std::memcpy(&other, text.data(), sizeof other);
-    value = std::max(value, other);
-  }
-  return value;
+  return std::ranges::max(comm::gathered(group, value, kPhase));
 }
 
 }  // namespace

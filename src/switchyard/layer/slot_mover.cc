@@ -6,6 +6,7 @@
 #include <string>
 
 #include "switchyard/base/check.h"
+#include "switchyard/comm/gathered.h"
 
 namespace switchyard::layer {
 namespace {
@@ -14,14 +15,7 @@ constexpr std::string_view kPhase = "migration of experts";
 
 /// Ranks that hold other columns of their experts may hold fewer of them; windows are alike.
 std::size_t largest(comm::Group& group, std::size_t mine) {
-  std::size_t most = mine;
-  for (const std::string& text :
-       group.all_gather({reinterpret_cast<const char*>(&mine), sizeof mine}, kPhase)) {
-    std::size_t other;
-    std::memcpy(&other, text.data(), sizeof other);
-    most = std::max(most, other);
-  }
-  return most;
+  return std::ranges::max(comm::gathered(group, mine, kPhase));
 }
 
 }  // namespace
