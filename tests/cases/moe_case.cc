@@ -197,7 +197,7 @@ LayerWeights make_weights(const Problem& problem, const leaves::Leaf& leaf, std:
 
 std::vector<CpuIsa> runnable_tiers() {
   std::vector<CpuIsa> tiers{CpuIsa::kPortable};
-  for (CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kZen4, CpuIsa::kAmx})
     if (resolve::environment().best_isa >= isa) tiers.push_back(isa);
   return tiers;
 }

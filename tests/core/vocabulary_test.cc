@@ -47,7 +47,7 @@ void expect_words(std::initializer_list<const char*> words, Parse parse) {
 }
 
 TEST(Words, RoundTrip) {
-  expect_words<CpuIsa>({"portable", "avx2", "avx512", "amx"}, to_cpu_isa);
+  expect_words<CpuIsa>({"portable", "avx2", "avx512", "zen4", "amx"}, to_cpu_isa);
   expect_words<Parallel>({"dep", "dtp", "tep", "ttp"}, to_parallel);
   expect_words<ActivationMode>({"format", "bf16", "f32"}, to_activation_mode);
   expect_words<CombinePrecision>({"bf16", "fp8", "nvfp4"}, to_combine_precision);

@@ -34,6 +34,8 @@ std::string_view to_string(CpuIsa isa) {
       return "avx2";
     case CpuIsa::kAvx512:
       return "avx512";
+    case CpuIsa::kZen4:
+      return "zen4";
     case CpuIsa::kAmx:
       return "amx";
   }
@@ -42,7 +44,7 @@ std::string_view to_string(CpuIsa isa) {
 
 CpuIsa to_cpu_isa(std::string_view s) {
   return to_enum("CPU instruction set", s,
-                 {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx});
+                 {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kZen4, CpuIsa::kAmx});
 }
 
 bool Environment::has_dep(std::string_view name) const {

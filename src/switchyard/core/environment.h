@@ -10,10 +10,11 @@
 namespace switchyard {
 
 /// CPU instruction tiers in ascending order; a twin runs the best one that it has and the pin
-/// allows.
-enum class CpuIsa : std::uint8_t { kPortable, kAvx2, kAvx512, kAmx };
+/// allows. kZen4 is AVX-512 where a bf16 pair product issues as often as a byte product: the same
+/// instructions, another choice among them.
+enum class CpuIsa : std::uint8_t { kPortable, kAvx2, kAvx512, kZen4, kAmx };
 
-/// "portable", "avx2", "avx512" or "amx".
+/// "portable", "avx2", "avx512", "zen4" or "amx".
 std::string_view to_string(CpuIsa isa);
 /// Inverse of to_string(). Errors: UsageError on any other word.
 CpuIsa to_cpu_isa(std::string_view s);
@@ -22,7 +23,7 @@ CpuIsa to_cpu_isa(std::string_view s);
 struct Environment {
   int sm = 0;  // GPU architecture, e.g. 90; 0 when there is no GPU
   int num_gpus = 0;
-  CpuIsa isa = CpuIsa::kPortable;       // the tier that will run: pinned, else at most avx512
+  CpuIsa isa = CpuIsa::kPortable;       // the tier that will run: pinned, else any but amx
   CpuIsa best_isa = CpuIsa::kPortable;  // the tier that the machine has; not in the fingerprint
   std::int64_t memory_bytes = 0;        // available when probed; not in the fingerprint
   int num_cpus = 1;                     // not in the fingerprint

@@ -63,7 +63,9 @@ bool has_avx512(const Leaf7& leaf, std::uint64_t saved) {
 // A layer's bits may not depend on its batch, so one tier serves every height. AMX leads by a
 // factor of three and more at 512 tokens and loses half at one token of a 4-bit format: it runs
 // when it is pinned.
-constexpr CpuIsa kBestByDefault = CpuIsa::kAvx512;
+constexpr CpuIsa best_by_default(CpuIsa best) {
+  return best == CpuIsa::kAmx ? CpuIsa::kAvx512 : best;
+}
 
 // Linux hands out the 8 KB of tile state only to processes that ask for it.
 bool amx_granted() {
@@ -76,12 +78,24 @@ bool has_amx(const Leaf7& leaf, std::uint64_t saved) {
   return has_all(saved, 0x60000) && has_all(leaf.edx, kTile | kBf16) && amx_granted();
 }
 
+/// AMD's Zen 4 (family 0x19 with AVX-512) and later.
+bool has_fast_bf16_pairs() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return false;
+  if (ebx != signature_AMD_ebx || ecx != signature_AMD_ecx || edx != signature_AMD_edx)
+    return false;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+  constexpr unsigned kZen3And4 = 0x19;
+  return (eax >> 8 & 0xf) + (eax >> 20 & 0xff) >= kZen3And4;
+}
+
 CpuIsa machine_isa() {
   Leaf7 leaf = read_leaf7();
   std::uint64_t saved = saved_state();
   if (!has_avx2(leaf, saved)) return CpuIsa::kPortable;
   if (!has_avx512(leaf, saved)) return CpuIsa::kAvx2;
-  return has_amx(leaf, saved) ? CpuIsa::kAmx : CpuIsa::kAvx512;
+  if (has_amx(leaf, saved)) return CpuIsa::kAmx;
+  return has_fast_bf16_pairs() ? CpuIsa::kZen4 : CpuIsa::kAvx512;
 }
 
 #else
@@ -152,7 +166,7 @@ class Collector {
     env_.cpu_model = ask("cpu_model", facts.cpu_model, std::string());
     env_.l3_bytes = ask("l3_bytes", facts.l3_bytes, std::int64_t{0});
     std::string_view pin = env_.flag("SWITCHYARD_CPU_ISA");
-    env_.isa = pin == "auto" ? std::min(env_.best_isa, kBestByDefault) : to_cpu_isa(pin);
+    env_.isa = pin == "auto" ? best_by_default(env_.best_isa) : to_cpu_isa(pin);
     require(env_.isa <= env_.best_isa, "SWITCHYARD_CPU_ISA = ", pin, ", but the best tier here is ",
             to_string(env_.best_isa), "; pin that one or a lower one, or unset it");
   }

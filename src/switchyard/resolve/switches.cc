@@ -42,7 +42,7 @@ std::string comm(std::string_view name, std::string_view value) {
 }
 
 std::string isa(std::string_view name, std::string_view value) {
-  return one_of(name, value, {"auto", "portable", "avx2", "avx512", "amx"});
+  return one_of(name, value, {"auto", "portable", "avx2", "avx512", "zen4", "amx"});
 }
 
 std::string on_off(std::string_view name, std::string_view value) {

@@ -96,6 +96,7 @@ PanelLayout make_panel_layout(const formats::WeightLayout& layout, std::int64_t 
 
 PanelTwin panel_twin(CpuIsa isa) {
   if (isa >= CpuIsa::kAmx) return {panel_gemm_amx, CpuIsa::kAmx, fix_row_amx};
+  if (isa >= CpuIsa::kZen4) return {panel_gemm_avx512, CpuIsa::kZen4};
   if (isa >= CpuIsa::kAvx512) return {panel_gemm_avx512, CpuIsa::kAvx512, fix_row_avx512};
   if (isa >= CpuIsa::kAvx2) return {panel_gemm_avx2, CpuIsa::kAvx2};
   return {panel_gemm_portable, CpuIsa::kPortable};
