@@ -9,6 +9,7 @@
 
 #include "switchyard/base/random.h"
 #include "switchyard/layer/oracle.h"
+#include "switchyard/tune/tape.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/usage_error.h"
@@ -286,6 +287,17 @@ void trace(const Bench& b) {
   EXPECT_TRUE(t.routed_here);
 }
 
+void tape(const Bench& b) {
+  Call call(b.layer.impl(), kTokens);
+  const std::vector<std::byte> without = call.run();
+  tune::Tape record;
+  EXPECT_EQ(call.run([&](ForwardArgs& a) { a.tape = &record; }), without);
+  ASSERT_EQ(record.calls().size(), 2u);
+  tune::Tape wrong(record.calls(), {record.calls()[0].candidates.front(), TileTactic{}});
+  EXPECT_THAT(test::usage_error_of([&] { call.run([&](ForwardArgs& a) { a.tape = &wrong; }); }),
+              testing::HasSubstr("replay: call 2, the experts"));
+}
+
 // A stream belongs to cuda; on the CPU it changes nothing.
 void stream(const Bench& b) {
   Call call(b.layer.impl(), kTokens);
@@ -324,6 +336,7 @@ const std::map<std::string, void (*)(const Bench&)> kFields = {
     {"weights_out", weights_out},
     {"capture", capture},
     {"trace", trace},
+    {"tape", tape},
     {"stream", stream},
     {"workspace", workspace},
 };
@@ -331,9 +344,9 @@ const std::map<std::string, void (*)(const Bench&)> kFields = {
 TEST(ForwardArgsFields, EachHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the
   // struct stops here until it has a case above.
-  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16] =
-      ForwardArgs{};
-  EXPECT_EQ(kFields.size(), 16u);
+  [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16,
+                         f17] = ForwardArgs{};
+  EXPECT_EQ(kFields.size(), 17u);
 }
 
 using ForwardArgsOf = test::EveryLeaf;

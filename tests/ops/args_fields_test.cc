@@ -343,6 +343,17 @@ void pool_and_isa() {
     EXPECT_LE(rel(f.run([&](FfnArgs& a) { a.isa = isa; }), f.ref()), kBudget) << to_string(isa);
 }
 
+void tactic() {
+  Ffn f("none");
+  const std::vector<double> plan = f.run();
+  const Tactic other = PanelTactic{2, 1, 1, 4, 0}, tiles = TileTactic{}, wide = PanelTactic{17};
+  EXPECT_EQ(f.run([&](FfnArgs& a) { a.tactic = &other; }), plan);
+  EXPECT_THAT(test::usage_error_of([&] { f.run([&](FfnArgs& a) { a.tactic = &tiles; }); }),
+              testing::HasSubstr("GPU's tiles"));
+  EXPECT_THAT(test::usage_error_of([&] { f.run([&](FfnArgs& a) { a.tactic = &wide; }); }),
+              testing::HasSubstr("fc1_panels"));
+}
+
 void workspace() {
   Ffn f("none");
   const std::size_t need = ffn_workspace_bytes(f.bank.shape, f.bank.layout, kTokens, 2);
@@ -365,7 +376,7 @@ void stream() {
 
 TEST(FfnArgs, EachFieldReachesTheKernels) {
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21, f22, f23, f24] = FfnArgs{};
+                         f18, f19, f20, f21, f22, f23, f24, f25] = FfnArgs{};
   // Fields that mean nothing without each other share a case.
   const std::map<std::string, void (*)()> fields = {{"shape", shape},
                                                     {"layout", packed_and_layout},
@@ -387,11 +398,12 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"rows_dtype", rows_and_their_dtype},
                                                     {"rows", rows_and_their_dtype},
                                                     {"capture", capture},
+                                                    {"tactic", tactic},
                                                     {"pool", pool_and_isa},
                                                     {"isa", pool_and_isa},
                                                     {"stream", stream},
                                                     {"workspace", workspace}};
-  EXPECT_EQ(fields.size(), 24u) << "a field that joins the struct needs a case";
+  EXPECT_EQ(fields.size(), 25u) << "a field that joins the struct needs a case";
   for (const auto& [field, run] : fields) {
     SCOPED_TRACE(field);
     run();

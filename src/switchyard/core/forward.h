@@ -3,14 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "switchyard/base/device.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/core/environment.h"
+#include "switchyard/core/tactic.h"
 
 namespace switchyard {
+
+namespace tune {
+class Tape;  // tune/tape.h
+}
 
 /// Caller's routing; exactly one of the two weight fields may be set.
 struct CallerRouting {
@@ -56,6 +62,7 @@ struct Trace {
   CpuIsa isa = CpuIsa::kPortable;  // the tier of the twin that ran, not of the machine
   bool routed_here = false;
   bool fused_shared = false;
+  std::optional<TacticUse> experts, shared;  // of the last call of each that had tokens
 };
 
 /// One call. On cuda every pointer to tokens, routing, outputs and workspace is device memory;
@@ -80,6 +87,7 @@ struct ForwardArgs {
   float* weights_out = nullptr;     // [tokens, k], or null
   StageCapture* capture = nullptr;
   Trace* trace = nullptr;
+  tune::Tape* tape = nullptr;  // notes the tunable calls, or says what they run; null: neither
   Stream stream{};  // on cuda: where everything is enqueued; the forward does not wait for it
   std::span<std::byte> workspace;
 };

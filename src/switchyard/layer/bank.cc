@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "switchyard/base/check.h"
+#include "switchyard/tune/table.h"
 
 namespace switchyard::layer {
 namespace {
@@ -94,6 +95,7 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   ExpertBank bank;
   bank.shape = shape;
   bank.layout = leaf.ffn->layout(shape);
+  bank.tactics = tuned_for(leaf, shape, options);
   if (leaf.device == Device::kCpu) reserve_host(bank, options);
   if (leaf.device == Device::kCuda) reserve_device(bank);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
@@ -146,7 +148,15 @@ ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool) {
   out.device_activation = bank.device_activation;  // never written after it was built
   out.scales = bank.scales;
   out.activation = bank.activation;
+  out.tactics = bank.tactics;
   return out;
+}
+
+TacticList tuned_for(const leaves::Leaf& leaf, const ops::FfnShape& shape,
+                     const LayerOptions& options) {
+  if (options.tactics == nullptr) return {};
+  const int threads = options.pool != nullptr ? options.pool->size() : 1;
+  return options.tactics->list_for(leaf, {&shape, 1, threads, options.isa});
 }
 
 void set_static_scales(ExpertBank& bank, StaticScales scales) {

@@ -20,6 +20,11 @@ ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool);
 /// The same bytes in a mapping of its own, copied by all threads of `pool`.
 HostBuffer copy_buffer(const HostBuffer& from, ThreadPool& pool);
 
+/// What was tuned for calls of `shape` by `leaf`.
+/// Errors: UsageError for a tuned tactic that they cannot run.
+TacticList tuned_for(const leaves::Leaf& leaf, const ops::FfnShape& shape,
+                     const LayerOptions& options);
+
 /// Replaces the static scales of a packed bank.
 ///
 /// Shapes:  scales.fc2 [experts].

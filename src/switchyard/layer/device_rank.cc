@@ -8,6 +8,7 @@
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_pointer.h"
+#include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/route/route.h"
@@ -97,7 +98,9 @@ void run_device_shared(const Layer& layer, const ForwardArgs& a, const DevicePar
   StageCapture capture;
   if (a.capture != nullptr) capture.inter = a.capture->shared_inter;
   if (capture.inter != nullptr) f.capture = &capture;
-  layer.options().shared_leaf->ffn->forward(f);
+  run_experts({kSharedCall, layer.options().shared_leaf, &layer.shared()->tactics, a.tape,
+               a.trace != nullptr ? &a.trace->shared : nullptr},
+              f);
 }
 
 ops::DeviceChoices choices_of(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
@@ -165,7 +168,9 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& par
     f.out_dtype = layer.options().dtype;
     f.out_stride = a.out_stride;
   }
-  layer.options().leaf->ffn->forward(f);
+  run_experts({kExpertsCall, layer.options().leaf, &layer.routed().tactics, a.tape,
+               a.trace != nullptr ? &a.trace->experts : nullptr},
+              f);
 }
 
 /// What the caller asked to see, and the rest of an unfinalised output.

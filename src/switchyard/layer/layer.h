@@ -19,11 +19,16 @@
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/forward.h"
 #include "switchyard/core/shard.h"
+#include "switchyard/core/tactic.h"
 #include "switchyard/layer/expert_updates.h"
 #include "switchyard/layer/latent.h"
 #include "switchyard/layer/live_state.h"
 #include "switchyard/leaves/leaf.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
+
+namespace switchyard::tune {
+class TacticBook;  // tune/table.h
+}
 
 namespace switchyard::layer {
 
@@ -42,6 +47,7 @@ struct LayerOptions {
   Member tp{};               // whose columns of every held expert are packed
   Member shared_tp{};        // the same of the shared expert: all ranks in dtp, tep and ttp
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<const tune::TacticBook> tactics;  // tuned choices; null: the planners' alone
   std::int64_t memory_bytes = 0;  // packed weights beyond this are refused; 0: no limit is known
   Progress progress;
 
@@ -67,6 +73,7 @@ struct ExpertBank {
   HostBuffer packed;  // empty on cuda
   StaticScales scales;
   std::vector<ActivationParams> activation;
+  TacticList tactics;                                              // tuned for calls of this shape
   std::shared_ptr<DeviceMemory> device_packed, device_activation;  // null on the CPU
 
   /// Units: bytes.

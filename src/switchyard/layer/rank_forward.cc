@@ -8,6 +8,7 @@
 #include "switchyard/base/float_env.h"
 #include "switchyard/layer/latent.h"
 #include "switchyard/layer/rank_scratch.h"
+#include "switchyard/layer/run_experts.h"
 
 namespace switchyard::layer {
 namespace {
@@ -127,7 +128,9 @@ void RankLayer::run_rows(const Rows& r, const Scratch& scratch) const {
   f.pool = layer_->options().pool.get();
   f.isa = layer_->options().isa;
   f.workspace = scratch.parts.stage;
-  layer_->options().leaf->ffn->forward(f);
+  run_experts({kExpertsCall, layer_->options().leaf, &tactics_, tape_,
+               trace_ != nullptr ? &trace_->experts : nullptr},
+              f);
   if (r.unfinalised == nullptr) encode_shares(r, scratch);
 }
 
@@ -222,6 +225,7 @@ void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
           "activations = bf16");
   check_forward(layer, a);
   write_trace(layer, a);
+  tape_ = a.tape, trace_ = a.trace;
   if (a.trace != nullptr) a.trace->leaf = leaf_id();
   Arena arena(a.workspace);
   Scratch scratch = take_scratch(arena);

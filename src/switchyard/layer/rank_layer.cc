@@ -11,6 +11,7 @@
 #include "switchyard/base/version.h"
 #include "switchyard/comm/gathered.h"
 #include "switchyard/core/shard.h"
+#include "switchyard/layer/bank.h"
 #include "switchyard/layer/calibrate.h"
 
 namespace switchyard::layer {
@@ -235,6 +236,7 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   } else {
     make_exchange();
   }
+  tactics_ = tuned_for(*options_.layer.leaf, shape_, layer_->options());
   if (options.ending != Ending::kPlain)
     fused_ = std::make_unique<FusedEnd>(group, layer_->problem(),
                                         FusedEnd::Args{.ending = options.ending,

@@ -197,7 +197,10 @@ class RankLayer {
   comm::Wire wire_;
   bool needs_calibration_ = false;
   std::unique_ptr<Layer> layer_;
-  ops::FfnShape shape_;  // of the experts' calls: as many ids per row as arrive
+  ops::FfnShape shape_;         // of the experts' calls: as many ids per row as arrive
+  TacticList tactics_;          // tuned for such calls
+  tune::Tape* tape_ = nullptr;  // of the running forward, as its trace; null: none
+  Trace* trace_ = nullptr;
   Payload payload_;
   std::unique_ptr<comm::Exchange> exchange_;    // under dep
   std::unique_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one

@@ -6,6 +6,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/float_math.h"
 #include "switchyard/layer/latent.h"
+#include "switchyard/layer/run_experts.h"
 
 namespace switchyard::layer {
 namespace {
@@ -99,7 +100,9 @@ void run_shared(const Layer& layer, const ForwardArgs& a, Parts& parts) {
   StageCapture capture;
   if (a.capture != nullptr) capture.inter = a.capture->shared_inter;
   if (capture.inter != nullptr) f.capture = &capture;
-  layer.options().shared_leaf->ffn->forward(f);
+  run_experts({kSharedCall, layer.options().shared_leaf, &layer.shared()->tactics, a.tape,
+               a.trace != nullptr ? &a.trace->shared : nullptr},
+              f);
 }
 
 namespace {
@@ -200,7 +203,9 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const Routed& r, Parts
   } else {
     finish_here(layer, a, parts, f);
   }
-  layer.options().leaf->ffn->forward(f);
+  run_experts({kExpertsCall, layer.options().leaf, &layer.routed().tactics, a.tape,
+               a.trace != nullptr ? &a.trace->experts : nullptr},
+              f);
   if (latent)
     project_up(layer, a, parts.latent_sum.data(),
                layer.shared() != nullptr ? parts.shared_out.data() : nullptr, parts.stage);

@@ -33,8 +33,10 @@ GpuFacts probe_gpus() {
   if (out.num_gpus == 0) return out;
   out.l2_bytes = attribute(cudaDevAttrL2CacheSize);
   cudaDeviceProp properties{};
-  if (succeeded(cudaGetDeviceProperties(&properties, 0)))
+  if (succeeded(cudaGetDeviceProperties(&properties, 0))) {
     out.memory_bytes = std::int64_t(properties.totalGlobalMem);
+    out.name = properties.name;
+  }
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace switchyard::resolve {
 
@@ -11,6 +12,7 @@ struct GpuFacts {
   int num_gpus = 0;
   int sm = 0;                                   // of device 0, e.g. 90; 0 without a GPU
   std::int64_t l2_bytes = 0, memory_bytes = 0;  // of device 0
+  std::string name = {};                        // of device 0, as the driver names it
 };
 
 /// Asks the CUDA runtime; a build without CUDA answers that it has none. A machine without a GPU or

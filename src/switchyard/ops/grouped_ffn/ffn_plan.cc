@@ -48,7 +48,7 @@ PanelInput QuantizedRows::input(bool use_fixed) const {
           .digits = form.digits};
 }
 
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads) {
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
   FfnSizes s;
   s.rows = tokens * shape.top_k;
   s.x_rows = shape.weight_on_input ? s.rows : tokens;
@@ -58,14 +58,6 @@ FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads) {
   s.block_scales = shape.quant == ActivationQuant::kFp8Block128 ||
                    shape.quant == ActivationQuant::kFp8Block128Ue8m0;
   s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1;
-  // Few rows want long streams of weights, as long as every thread has some tasks.
-  constexpr std::int64_t kLongFc1 = 16, kLongFc2 = 8;
-  const std::int64_t tasks = 4 * threads, panels = (shape.inter + kPanelRows - 1) / kPanelRows;
-  if (s.fixed && s.rows <= kLongFc1Rows && shape.top_k * panels >= kLongFc1 * tasks)
-    s.fc1_chunk = kLongFc1;
-  if (s.rows > kWideChunkRows) s.fc2_chunk = 1;
-  if (s.rows <= kLongChunkRows && shape.hidden >= kLongFc2 * kPanelRows * tasks)
-    s.fc2_chunk = kLongFc2;
   return s;
 }
 
@@ -84,9 +76,9 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
   b.inter_quant = take_quantized(arena, shape, s, s.rows, l.fc2);
   b.stage_stride = (std::max(shape.hidden, shape.inter) + 15) / 16 * 16;
   b.stage = arena.take<float>(std::size_t(threads * b.stage_stride));
-  b.tile_stride = 2 * FfnSizes::kRowBlock * s.fc1_chunk * kPanelRows;
+  b.tile_stride = 2 * kMostFc1Values * kPanelRows;
   b.tiles = arena.take<float>(std::size_t(threads * b.tile_stride));
-  b.fc2_stride = s.rows * s.fc2_chunk * kPanelRows;
+  b.fc2_stride = s.rows * most_fc2_panels(s.rows) * kPanelRows;
   b.fc2 = arena.take<float>(std::size_t(threads * b.fc2_stride));
   return b;
 }

@@ -11,30 +11,33 @@
 
 namespace switchyard::ops {
 
-/// Above so many rows a chunk of output panels narrows: FC1's of 4-bit weights from 16 panels to 8,
-/// FC2's from 8 to 4, then to 1. That bounds the scratch and changes no bit.
-inline constexpr std::int64_t kLongFc1Rows = 128, kLongChunkRows = 1024, kWideChunkRows = 16384;
+/// The most panels of a task.
+inline constexpr std::int64_t kMostFc1Panels = 16, kMostFc2Panels = 8;
+/// The scratch's bounds: a FC2 task's panels times the call's rows (where it has more than one
+/// panel), and a FC1 task's panels times its rows.
+inline constexpr std::int64_t kMostFc2Values = 65536, kMostFc1Values = 1024;
+
+/// The widest FC2 task of a call of `rows` rows: a power of two.
+std::int64_t most_fc2_panels(std::int64_t rows);
 
 /// Panels of one or several matrices of `panels` each, cut into tasks of `chunk` panels; the last
-/// chunks, one per thread, are cut in four, so that no thread waits long for another's last task.
+/// chunks, one per thread, are cut in `cuts`, so that no thread waits long for another's last task.
 struct PanelTasks {
-  /// Pieces of one of the last chunks.
-  static constexpr std::int64_t kCuts = 4;
-  std::int64_t panels = 0, chunk = 1, matrices = 1, threads = 1;
+  std::int64_t panels = 0, chunk = 1, matrices = 1, threads = 1, cuts = 4;
 
   std::int64_t chunks() const { return (panels + chunk - 1) / chunk; }  // of one matrix
   std::int64_t whole() const { return std::max<std::int64_t>(0, matrices * chunks() - threads); }
-  std::int64_t count() const { return whole() + (matrices * chunks() - whole()) * kCuts; }
+  std::int64_t count() const { return whole() + (matrices * chunks() - whole()) * cuts; }
 
   /// A task's matrix and its panels, of which there may be none.
   struct Range {
     std::int64_t matrix, begin, end;
   };
   Range range(std::int64_t task) const {
-    const std::int64_t cuts = task < whole() ? 1 : kCuts;
-    const std::int64_t cut = task < whole() ? 0 : (task - whole()) % kCuts;
-    const std::int64_t at = task < whole() ? task : whole() + (task - whole()) / kCuts;
-    const std::int64_t width = (chunk + cuts - 1) / cuts, begin = at % chunks() * chunk;
+    const std::int64_t pieces = task < whole() ? 1 : cuts;
+    const std::int64_t cut = task < whole() ? 0 : (task - whole()) % pieces;
+    const std::int64_t at = task < whole() ? task : whole() + (task - whole()) / pieces;
+    const std::int64_t width = (chunk + pieces - 1) / pieces, begin = at % chunks() * chunk;
     const std::int64_t end = std::min(begin + chunk, panels);
     return {at / chunks(), std::min(begin + cut * width, end),
             std::min(begin + (cut + 1) * width, end)};
@@ -47,15 +50,11 @@ struct FfnSizes {
   std::int64_t x_rows = 0;  // quantised inputs: tokens, or rows when weights multiply the input
   bool floats = false;      // GEMM inputs are fp32 rather than bf16 pairs
   bool block_scales = false;
-  bool fixed = false;          // pairs are kept in the fixed form too, for the twins that read it
-  std::int64_t fc1_chunk = 8;  // panels per task
-  std::int64_t fc2_chunk = 4;  // 8 at most
-  /// Rows per FC1 tile buffer.
-  static constexpr std::int64_t kRowBlock = 64;
+  bool fixed = false;  // pairs are kept in the fixed form too, for the twins that read it
 };
 
-/// Sizes for `tokens` tokens and a pool of `threads`.
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, int threads);
+/// Sizes for `tokens` tokens.
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens);
 
 /// Quantised rows in the workspace.
 struct QuantizedRows {
@@ -85,11 +84,11 @@ struct FfnBuffers {
   std::span<float> inter;  // [rows, padded inter], sorted order
   std::span<float> stage;  // [threads] one fp32 row for conversions
   std::span<float> tiles;  // [threads] gate and up tiles
-  std::span<float> fc2;    // [threads][rows, chunk]
+  std::span<float> fc2;    // [threads][rows, columns of a task]
   std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0;
 };
 
-/// Lays the parts out in `arena`; with a measuring arena it only counts.
+/// Lays the parts out in `arena`, with room for every tactic; a measuring arena only counts.
 FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout& layout,
                         const FfnSizes& sizes, int threads);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "switchyard/base/device.h"
 #include "switchyard/base/dtype.h"
@@ -13,6 +14,7 @@
 #include "switchyard/core/activation.h"
 #include "switchyard/core/environment.h"
 #include "switchyard/core/forward.h"
+#include "switchyard/core/tactic.h"
 #include "switchyard/formats/matrix.h"
 #include "switchyard/ops/grouped_gemm/panel.h"
 
@@ -93,7 +95,8 @@ struct FfnInputRows {
 ///          hidden] dense or null; workspace as ffn_workspace_bytes() says. tokens may be 0; id -1
 ///          skips.
 /// Units:   strides in elements.
-/// Errors:  UsageError for an id out of range or a workspace that is too small.
+/// Errors:  UsageError for an id out of range, a workspace that is too small, or a tactic that is
+///          none of this call's.
 struct FfnArgs {
   const FfnShape* shape = nullptr;
   const ExpertLayout* layout = nullptr;
@@ -115,6 +118,7 @@ struct FfnArgs {
   Dtype rows_dtype = Dtype::kBf16;
   void* rows = nullptr;
   StageCapture* capture = nullptr;
+  const Tactic* tactic = nullptr;  // null: the plan's
   ThreadPool* pool = nullptr;
   CpuIsa isa = CpuIsa::kPortable;
   Stream stream{};  // of a CUDA twin; the CPU reads the pool instead
@@ -127,7 +131,22 @@ struct FfnArgs {
 /// quantiser stands in front of FC1 alone, and its codes hold all that FC1 reads.
 bool quantises_ahead(const FfnShape& shape);
 
-/// Bytes of workspace that a forward of up to `max_tokens` tokens needs.
+/// What the tactics of a call depend on, beside the kernels themselves.
+struct FfnCall {
+  const FfnShape* shape = nullptr;
+  std::int64_t tokens = 0;
+  int threads = 1;  // of a CPU, as its tier
+  CpuIsa isa = CpuIsa::kPortable;
+};
+
+/// The tactic that a call runs when nobody chooses another.
+Tactic plan_panels(const FfnCall& call);
+/// The plan's tactic and those that are worth a try beside it, the plan's first. Pure.
+std::vector<Tactic> panel_candidates(const FfnCall& call);
+/// Errors: UsageError, naming tactic, value and limit, for one that such a call cannot run.
+void check_panel_tactic(const FfnCall& call, const Tactic& tactic);
+
+/// Bytes of workspace that a forward of up to `max_tokens` tokens needs, whatever its tactic.
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
                                 std::int64_t max_tokens, int threads);
 
@@ -141,11 +160,15 @@ struct ExpertFfn {
                std::span<std::byte>);
   std::size_t (*workspace_bytes)(const FfnShape&, const ExpertLayout&, std::int64_t, int);
   void (*forward)(const FfnArgs&);
+  Tactic (*plan)(const FfnCall&);
+  std::vector<Tactic> (*candidates)(const FfnCall&);
+  void (*check_tactic)(const FfnCall&, const Tactic&);
 };
 
 /// The panel kernels, which serve every format of the CPU.
-inline constexpr ExpertFfn kPanelFfnCpu{expert_layout, pack_expert, ffn_workspace_bytes,
-                                        grouped_ffn_cpu};
+inline constexpr ExpertFfn kPanelFfnCpu{expert_layout,     pack_expert, ffn_workspace_bytes,
+                                        grouped_ffn_cpu,   plan_panels, panel_candidates,
+                                        check_panel_tactic};
 
 /// The oracle: plain loops in double on the canonical (not the packed) weights.
 ///

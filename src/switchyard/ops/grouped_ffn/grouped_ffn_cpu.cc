@@ -29,6 +29,14 @@ struct QuantizeJob {
   const QuantizedRows* out;
 };
 
+FfnCall call_of(const FfnArgs& a) { return {a.shape, a.tokens, a.pool->size(), a.isa}; }
+
+/// The caller's tactic, checked, or the plan's.
+PanelTactic tactic_of(const FfnArgs& a) {
+  if (a.tactic != nullptr) check_panel_tactic(call_of(a), *a.tactic);
+  return std::get<PanelTactic>(a.tactic != nullptr ? *a.tactic : plan_panels(call_of(a)));
+}
+
 /// One forward's state; every member function is one stage.
 class Forward {
  public:
@@ -36,7 +44,8 @@ class Forward {
       : a_(a),
         s_(*a.shape),
         l_(*a.layout),
-        sizes_(ffn_sizes(s_, a.tokens, a.pool->size())),
+        tactic_(tactic_of(a)),
+        sizes_(ffn_sizes(s_, a.tokens)),
         arena_(a.workspace) {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     const PanelTwin twin = panel_twin(a.isa);
@@ -47,7 +56,7 @@ class Forward {
   void run() {
     active_ = sort_rows(a_, b_);
     if (s_.inter > 0) run_to_inter();
-    fc2_ = {l_.fc2.panels(), sizes_.fc2_chunk, 1, a_.pool->size()};
+    fc2_ = {l_.fc2.panels(), tactic_.fc2_panels, 1, a_.pool->size(), tactic_.cuts};
     a_.pool->for_each(fc2_.count(), [this](std::int64_t i, int m) { fc2_task(i, m); });
   }
 
@@ -55,7 +64,7 @@ class Forward {
   /// Everything up to FC2's input.
   void run_to_inter() {
     a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
-    fc1_ = {l_.fc1.panels(), sizes_.fc1_chunk, active_, a_.pool->size()};
+    fc1_ = {l_.fc1.panels(), tactic_.fc1_panels, active_, a_.pool->size(), tactic_.cuts};
     a_.pool->for_each(fc1_.count(), [this](std::int64_t i, int m) { fc1_task(i, m); });
     a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
                       [this](std::int64_t i, int) { quantize_inter(i); });
@@ -164,8 +173,9 @@ class Forward {
     const std::int64_t e = b_.active[std::size_t(of)];
     const std::int64_t first = b_.offsets[std::size_t(e)], last = b_.offsets[std::size_t(e) + 1];
     const std::byte* next = prefetch_fc1(task + a_.pool->size());  // likely this thread's next one
-    for (std::int64_t row = first; row < last; row += FfnSizes::kRowBlock)
-      fc1_block({e, begin, end, row, std::min(FfnSizes::kRowBlock, last - row), next}, member);
+    const std::int64_t block = tactic_.row_block;
+    for (std::int64_t row = first; row < last; row += block)
+      fc1_block({e, begin, end, row, std::min(block, last - row), next}, member);
   }
 
   /// Asks for the beginning of a task; its first codes, null where there are none.
@@ -187,7 +197,7 @@ class Forward {
     const auto [e, begin, end, row, rows, next] = block;
     const std::int64_t cols = (end - begin) * kPanelRows;
     float* gate = b_.tiles.data() + member * b_.tile_stride;
-    float* up = gate + FfnSizes::kRowBlock * cols;
+    float* up = gate + tactic_.row_block * cols;
     PanelMatrix w = matrix(e, l_.fc1, l_.up_codes, l_.up_scales, 1, l_.up_bias);
     PanelGemmArgs g{.w = &w,
                     .panel_begin = begin,
@@ -197,7 +207,8 @@ class Forward {
                     .num_rows = rows,
                     .y = up,
                     .y_stride = cols,
-                    .next = next};
+                    .next = next,
+                    .tiles_from = tactic_.tiles_from};
     if (s_.gated) g.next = prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
     gemm_(g);
     if (s_.gated) {
@@ -273,7 +284,8 @@ class Forward {
              .num_rows = b_.offsets[std::size_t(e) + 1] - first,
              .y = rows + first * cols,
              .y_stride = cols,
-             .next = next});
+             .next = next,
+             .tiles_from = tactic_.tiles_from});
     }
     const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);
     for (std::int64_t t = 0; t < a_.tokens; ++t) {
@@ -336,11 +348,12 @@ class Forward {
     for (std::int64_t c = 0; c < valid; ++c) sum[c] *= a_.factor;
   }
 
-  static constexpr std::int64_t kMaxChunkCols = 8 * kPanelRows;
+  static constexpr std::int64_t kMaxChunkCols = kMostFc2Panels * kPanelRows;
 
   const FfnArgs& a_;
   const FfnShape& s_;
   const ExpertLayout& l_;
+  PanelTactic tactic_;
   FfnSizes sizes_;
   Arena arena_;
   FfnBuffers b_;
@@ -366,19 +379,19 @@ void FfnArgs::check() const {
 }
 
 bool quantises_ahead(const FfnShape& s) {
-  const bool in_floats = ffn_sizes(s, 1, 1).floats;
+  const bool in_floats = ffn_sizes(s, 1).floats;
   return s.quant != ActivationQuant::kNone && !in_floats && !s.weight_on_input;
 }
 
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
                                 std::int64_t max_tokens, int threads) {
   std::size_t bytes = 0;
-  // Chunks narrow past these rows, so the largest need can be just below one.
-  for (std::int64_t rows :
-       {max_tokens * shape.top_k, kWideChunkRows, kLongChunkRows, kLongFc1Rows}) {
-    const std::int64_t tokens = std::min(max_tokens, rows / shape.top_k);
+  // Tasks of FC2 narrow past these rows, so the largest need can be just below one.
+  for (std::int64_t panels = 1; panels <= kMostFc2Panels; panels *= 2) {
+    const std::int64_t rows =
+        std::min(max_tokens * shape.top_k, panels == 1 ? INT64_MAX : kMostFc2Values / panels);
     Arena arena;
-    take_buffers(arena, shape, layout, ffn_sizes(shape, tokens, threads), threads);
+    take_buffers(arena, shape, layout, ffn_sizes(shape, rows / shape.top_k), threads);
     bytes = std::max(bytes, arena.used());
   }
   return bytes;

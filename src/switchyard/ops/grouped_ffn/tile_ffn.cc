@@ -113,6 +113,7 @@ void check_device_args(const FfnArgs& a) {
   require(a.x_rows.rows == nullptr,
           "cuda: input rows apart from each other, or quantised by their "
           "sender, are not built in this version; give x");
+  if (a.tactic != nullptr) check_tile_tactic({.shape = a.shape, .tokens = a.tokens}, *a.tactic);
 }
 
 struct GemmInput {
@@ -144,6 +145,11 @@ const std::byte* factors_of(const FfnArgs& a, const TileLayout& tiles, std::size
   return tiles.factor_bytes() > 0 ? a.packed + at : nullptr;
 }
 
+/// The tier of FC1 or FC2; 0: as the launch chooses.
+std::int64_t tile_of(const FfnArgs& a, std::int64_t TileTactic::*gemm) {
+  return a.tactic == nullptr ? 0 : std::get<TileTactic>(*a.tactic).*gemm;
+}
+
 void run_fc1(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
   const ExpertLayout& l = *a.layout;
@@ -162,7 +168,7 @@ void run_fc1(const FfnArgs& a, const Buffers& b) {
                         .rows_stride = padded_inter(s),
                         .inter = s.inter,
                         .gated = s.gated},
-                       a.stream);
+                       a.stream, tile_of(a, &TileTactic::fc1_tile));
   if (!rows) return;
   quantize_rows_cuda({.rows = b.rows.data(),
                       .stride = padded_inter(s),
@@ -185,7 +191,7 @@ void run_fc2(const FfnArgs& a, const Buffers& b) {
        .out = b.rows.data(),
        .out_stride = b.rows_stride,
        .hidden = s.hidden},
-      a.stream);
+      a.stream, tile_of(a, &TileTactic::fc2_tile));
 }
 
 /// What the judge asks for: FC2's input, decoded.

@@ -37,8 +37,16 @@ std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout& layo
 ///          CUDA.
 void grouped_ffn_cuda(const FfnArgs& args);
 
+/// The tactic of a call that nobody tunes: every tier as the launch chooses it.
+Tactic plan_tiles(const FfnCall& call);
+/// The plan's tactic, and pairs of tiers whose estimated time is near the best one's. Pure.
+std::vector<Tactic> tile_candidates(const FfnCall& call);
+/// Errors: UsageError, naming tactic and value, for a tier that does not serve such operands.
+void check_tile_tactic(const FfnCall& call, const Tactic& tactic);
+
 /// The tile kernels, which serve every format; hidden states of bf16 and fp16.
 inline constexpr ExpertFfn kTileFfnCuda{tile_expert_layout, pack_expert_tiles, tile_workspace_bytes,
-                                        grouped_ffn_cuda};
+                                        grouped_ffn_cuda,   plan_tiles,        tile_candidates,
+                                        check_tile_tactic};
 
 }  // namespace switchyard::ops

@@ -107,6 +107,9 @@ struct PanelInput {
   }
 };
 
+/// Rows from which tiles of AMX beat its byte dot products on E2M1, where nobody measured.
+inline constexpr std::int64_t kTilesFrom = 14;
+
 /// One tile: y[i, n] = (sum_k x[index[i], k] w[n, k]) * row scale * alpha + bias[n], in fp32.
 ///
 /// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end -
@@ -125,6 +128,7 @@ struct PanelGemmArgs {
   float* y = nullptr;
   std::int64_t y_stride = 0;
   const std::byte* next = nullptr;  // codes of this layout that are read after these, if known
+  std::int64_t tiles_from = 0;      // rows from which AMX takes tiles for E2M1; 0: kTilesFrom
 };
 
 /// A twin of the panel GEMM for one instruction tier.

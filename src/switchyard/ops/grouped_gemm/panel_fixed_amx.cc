@@ -43,8 +43,6 @@ FixedHeader header_of(const std::byte* record) {
 
 // ---- a piece: up to kPieceSteps steps of one panel times up to kMostRows rows ----
 
-// Fewer rows than this take less time in byte dot products.
-constexpr std::int64_t kTilesFrom = 14;
 constexpr std::int64_t kMostRows = 64;
 constexpr std::int64_t kPieceSteps = 8;
 // Of one plane of a gathered row; a row is another line longer, which keeps rows out of one set.
@@ -322,10 +320,11 @@ template <class Scale, int Cols, int Digits>
 void gemm(const PanelGemmArgs& a) {
   Buffers room;
   std::memset(room.sums, 0, sizeof(room.sums));  // lower tiles leave rows, which are added unread
+  const std::int64_t from = a.tiles_from > 0 ? a.tiles_from : kTilesFrom;
   bool tiles = false;
   for (std::int64_t i = 0; i < a.num_rows; i += kMostRows) {
     const Block b{a, i, std::min(kMostRows, a.num_rows - i)};
-    if (b.rows < kTilesFrom || !tileable(b, {Cols, Digits})) {
+    if (b.rows < from || !tileable(b, {Cols, Digits})) {
       run_bytes(b);
       continue;
     }
