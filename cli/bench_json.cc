@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "cli/run_flags.h"
+#include "cli/tactic_json.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/identity.h"
 
@@ -60,6 +61,7 @@ Json row_json(const BenchLayerRow& r) {
                   {"checked_tokens", r.checked_tokens},
                   {"rel_l2", r.rel_l2},
                   {"budget", r.budget},
+                  {"tactics", tactics_json(r.tactics)},
                   {"ok", r.ok},
                   {"notices", r.notices}});
   if (r.bar)
@@ -166,6 +168,9 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
                                       r.ok ? "ok" : cat("FAILED, limit ", error_text(r.budget))};
     if (bars) cells.push_back(bar_text(r));
     table.add(std::move(cells));
+    if (tuned(r.tactics))
+      notes.push_back(
+          cat("layer ", r.layer, ", ", r.tokens, " tokens: ", tactics_text(r.tactics), "\n"));
     for (const std::string& notice : r.notices) {
       std::string note = cat("layer ", r.layer, ": ", notice, "\n");
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);

@@ -4,6 +4,7 @@
 #include "cli/process_ranks.h"
 #include "cli/progress.h"
 #include "cli/run_flags.h"
+#include "cli/tactic_json.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/base/nearest.h"
 
@@ -89,6 +90,7 @@ Json to_json(const Measurement& m) {
       {"rel_l2", m.rel_l2},
       {"budget", m.budget},
       {"expert_tokens", m.expert_tokens},
+      {"tactics", tactics_json(m.tactics)},
       {"ok", m.ok},
       {"notices", m.notices}});
   return out;
@@ -142,6 +144,8 @@ std::string text_of(const RunResult& result) {
                  fixed(m.time_p50, 1), fixed(m.time_p90, 1), fixed(m.time_p99, 1), fixed(m.gbps, 1),
                  fixed(m.gflops, 1), cat(fixed(100 * m.share_of_roof, 0), "%"),
                  error_text(m.rel_l2), m.ok ? "ok" : cat("FAILED, limit ", error_text(m.budget))});
+      if (!m.tactics.empty())
+        notes.push_back(cat("layer ", m.layer, ": ", tactics_text(m.tactics), "\n"));
       for (const std::string& notice : m.notices)
         notes.push_back(cat("layer ", m.layer, ": ", notice, "\n"));
     }

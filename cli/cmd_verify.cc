@@ -3,6 +3,7 @@
 #include "cli/layer_flags.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/tactic_json.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/base/nearest.h"
 
@@ -78,6 +79,7 @@ Json to_json(const VerifiedLayer& v) {
       {"codes", v.codes},
       {"codes_differing", v.codes_differing},
       {"worst_row", {{"row", v.worst_row}, {"rel_l2_oracle", v.worst_row_rel_l2}}},
+      {"tactics", tactics_json(v.tactics)},
       {"ok", v.ok},
       {"notices", v.notices}};
   if (!v.experts.empty()) out["experts"] = to_json(v.experts);
@@ -121,6 +123,8 @@ std::string text_of(const VerifyResult& result) {
       table.add({cat(v.layer), v.block, cat(v.tokens), cell(v.rel_l2), cell(v.budget_rel_l2),
                  error_text(v.rel_l2_oracle), error_text(v.budget_rel_l2_oracle),
                  cat(v.ids_differing), cat(v.codes_differing), v.ok ? "ok" : "FAILED"});
+      if (tuned(v.tactics))
+        notes.push_back(cat("layer ", v.layer, ": ", tactics_text(v.tactics), "\n"));
       for (const std::string& notice : v.notices)
         notes.push_back(cat("layer ", v.layer, ": ", notice, "\n"));
     }

@@ -34,6 +34,6 @@ struct Command {
 
 /// The subcommands, in the order of `switchyard --help`.
 extern const Command kRun, kVerify, kExplain, kInspect, kDoctor, kBenchLayer, kBenchRouting,
-    kBenchExchange, kBenchAllReduce, kBenchCompare, kEplbPlan, kEplbSimulate;
+    kBenchExchange, kBenchAllReduce, kBenchCompare, kTune, kEplbPlan, kEplbSimulate;
 
 }  // namespace switchyard::cli

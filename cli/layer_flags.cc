@@ -54,6 +54,8 @@ void BuildFlags::add(Arguments& args) {
       "--activations", [this](const std::string& v) { build.activations = to_activation_mode(v); },
       "format (default), bf16 or f32", "MODE");
   args.text("--calibrate", calibrate, "File with hidden_states to set static scales on", "FILE");
+  args.text("--tuning", build.tuning, "A table that `switchyard tune` wrote on this machine",
+            "FILE");
   args.text("--leaf", build.leaf, "Pins the leaf: an id, or a part of one", "ID");
   args.text("--prefer", build.prefer, "Prefers a device, or an ancestor's backend by its word");
   args.toggle("--with-parallel-mlp", build.with_parallel_mlp,

@@ -35,8 +35,8 @@ struct BuildFlags {
   BuildOptions build;
   std::string calibrate;  // a file with hidden_states
 
-  /// Declares --device, --format, --activations, --calibrate, --leaf, --prefer, --threads, --seed
-  /// and --with-parallel-mlp.
+  /// Declares --device, --format, --activations, --calibrate, --tuning, --leaf, --prefer,
+  /// --threads, --seed and --with-parallel-mlp.
   void add(Arguments& args);
   /// The options. A leaf that is pinned to a device by its name pins the device too, unless
   /// --device was given.

@@ -19,15 +19,15 @@ namespace switchyard::cli {
 namespace {
 
 const std::array kCommands = {
-    &kRun,          &kVerify,        &kExplain,        &kInspect,      &kDoctor,   &kBenchLayer,
-    &kBenchRouting, &kBenchExchange, &kBenchAllReduce, &kBenchCompare, &kEplbPlan, &kEplbSimulate};
+    &kRun,        &kVerify,       &kExplain,       &kInspect,        &kDoctor,
+    &kBenchLayer, &kBenchRouting, &kBenchExchange, &kBenchAllReduce, &kBenchCompare,
+    &kTune,       &kEplbPlan,     &kEplbSimulate};
 
 /// Subcommands of later versions: their names get a named answer.
 struct Planned {
   std::string_view name, instead;
 };
-constexpr std::array<Planned, 2> kPlanned = {{
-    {"tune", "each leaf has one kernel per instruction tier and nothing to choose between"},
+constexpr std::array<Planned, 1> kPlanned = {{
     {"quantize", "run and verify convert at load, see --format in switchyard run --help"},
 }};
 

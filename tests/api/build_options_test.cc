@@ -232,6 +232,12 @@ void routed_scaling_factor() {
 
 // The static scales are those of the given tokens, fc2's one per expert: a scale that followed
 // other tokens, or other experts, shows.
+// That its choices reach the kernels is tests/tune's; here, that the file is read.
+void tuning() {
+  EXPECT_THAT(usage_error_of([] { build(with([](BuildOptions& o) { o.tuning = "none.json"; })); }),
+              HasSubstr("none.json"));
+}
+
 void calibration() {
   const float loud = 37;
   std::vector<float> tokens(256 * 160, 0.01f);
@@ -305,6 +311,7 @@ const std::map<std::string, void (*)()> kFields = {
     {"top_k", top_k},
     {"routed_scaling_factor", routed_scaling_factor},
     {"calibration", calibration},
+    {"tuning", tuning},
     {"seed", seed},
     {"progress", progress},
 };
@@ -354,8 +361,8 @@ TEST(BuildOptions, EachFieldHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the
   // struct stops here until it has a case above.
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21] = BuildOptions{};
-  EXPECT_EQ(kFields.size(), 21u);
+                         f18, f19, f20, f21, f22] = BuildOptions{};
+  EXPECT_EQ(kFields.size(), 22u);
 }
 
 TEST(BuildOptions, EachFieldReachesTheLayer) {

@@ -17,8 +17,8 @@ using Keys = std::set<std::string>;
 
 /// Every command that prints JSON of a measurement or a report.
 inline const std::vector<std::string> kCommands = {
-    "run",         "verify",        "explain",        "inspect",         "doctor",
-    "bench layer", "bench routing", "bench exchange", "bench allreduce", "bench compare"};
+    "run",           "verify",         "explain",         "inspect",       "doctor", "bench layer",
+    "bench routing", "bench exchange", "bench allreduce", "bench compare", "tune"};
 
 /// "bench layer" in its words, with `flag` behind.
 inline std::vector<std::string> words(const std::string& command, const std::string& flag) {

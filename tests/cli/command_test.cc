@@ -100,7 +100,7 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
             (Keys{"preset",         "layer",  "format", "activations", "tokens",  "overrides",
                   "routing",        "leaf",   "device", "isa",         "threads", "expert_bytes",
                   "packed_bytes",   "layers", "fresh",  "cold",        "warm",    "router_time_us",
-                  "checked_tokens", "rel_l2", "budget", "ok",          "notices"}));
+                  "checked_tokens", "rel_l2", "budget", "ok",          "notices", "tactics"}));
   EXPECT_EQ(keys(row["fresh"]),
             (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof"}));
   EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
@@ -264,7 +264,7 @@ TEST(JsonKeys, Verify) {
   const Json& layer = json["layers"][0];
   EXPECT_EQ(keys(layer), (Keys{"layer", "block", "format", "leaf", "tokens", "rel_l2",
                                "rel_l2_oracle", "budget", "ids_differing", "ids_near_tie", "codes",
-                               "codes_differing", "worst_row", "ok", "notices"}));
+                               "codes_differing", "worst_row", "ok", "notices", "tactics"}));
   EXPECT_EQ(keys(layer["worst_row"]), (Keys{"row", "rel_l2_oracle"}));
   EXPECT_EQ(keys(layer["budget"]), (Keys{"rel_l2", "rel_l2_oracle"}));
   EXPECT_EQ(layer["format"], "bf16");
@@ -368,6 +368,7 @@ TEST(JsonKeys, Run) {
                       "ok",
                       "notices",
                       "expert_tokens",
+                      "tactics",
                       "joined",
                       "combine",
                       "ep",

@@ -10,6 +10,7 @@
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/api/layer_call.h"
+#include "switchyard/api/layer_source.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
@@ -60,10 +61,7 @@ std::vector<MoeLayer> with_copies(MoeLayer layer, const BenchLayerOptions& o,
                                   const BenchSession& session) {
   const bool turns = o.fresh || (o.eager && layer::on_cuda(layer.impl()));
   const std::int64_t count = turns ? session.layers_for(layer.packed_bytes()) : 1;
-  std::vector<MoeLayer> out;
-  out.push_back(std::move(layer));
-  while (std::int64_t(out.size()) < count) out.push_back(LayerBuilder::copy(out.front()));
-  return out;
+  return LayerBuilder::copies(std::move(layer), count);
 }
 
 /// One built layer and its copies.
@@ -148,6 +146,7 @@ class LayerBench {
     r.packed_bytes = layer_.packed_bytes();
     r.flops = layer_flops(layer_.problem(), tokens);
     r.budget = layer::budgets_of(layer_.impl().routed().shape.quant).oracle;
+    r.tactics = layer_.tactics(tokens);
     r.notices = layer_.notices();
     r.layers = std::int64_t(layers_.size());
     const std::int64_t mib = (r.layers * r.packed_bytes) >> 20,
@@ -175,47 +174,6 @@ class LayerBench {
   const MoeLayer& layer_;
   const BenchLayerOptions& o_;
   BenchSession& session_;
-};
-
-/// Where the layers come from; each is built anew for each format.
-class Source {
- public:
-  explicit Source(const RunOptions& o) : o_(o) {
-    require(o.finalize == "plain", "bench layer: finalize ", o.finalize,
-            " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp "
-            "2, or for finalize plain");
-    if (o.checkpoint.empty()) {
-      require(!o.layer, "bench layer: layer = ", o.layer.value_or(0),
-              " belongs to a checkpoint; a preset is one layer, leave it out");
-      layers_ = {{0, make_preset(o.preset).hidden}};
-      return;
-    }
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(o.checkpoint));
-    for (const LayerEntry& entry : chosen_layers(*checkpoint_, o.layer))
-      layers_.push_back({entry.index, entry.hidden});
-  }
-
-  struct Entry {
-    std::int64_t index, hidden;
-  };
-  const std::vector<Entry>& layers() const { return layers_; }
-  std::vector<std::string> notices() const {
-    return checkpoint_ ? checkpoint_->impl().notices() : std::vector<std::string>();
-  }
-
-  MoeLayer build(const Entry& entry, const std::string& format) const {
-    BuildOptions build = o_.build;
-    if (!format.empty()) build.format = format;
-    if (!o_.calibrate.empty())
-      build.calibration = read_calibration(o_.calibrate, entry.index, entry.hidden);
-    return checkpoint_ ? MoeLayer::from_checkpoint(*checkpoint_, entry.index, build)
-                       : MoeLayer::from_preset(o_.preset, build);
-  }
-
- private:
-  RunOptions o_;
-  std::unique_ptr<Checkpoint> checkpoint_;
-  std::vector<Entry> layers_;
 };
 
 void finish_state(const BenchLayerRow& r, const LayerCost& cost, const tune::Roof& roof,
@@ -255,12 +213,13 @@ void check_options(const BenchLayerOptions& o) {
 /// Builds and times layer after layer.
 class Runner {
  public:
-  Runner(const BenchLayerOptions& o, BenchLayerResult& out) : o_(o), source_(o.source), out_(out) {
+  Runner(const BenchLayerOptions& o, BenchLayerResult& out)
+      : o_(o), source_(o.source, "bench layer"), out_(out) {
     out_.notices = source_.notices();
   }
 
   void run(const std::vector<std::string>& formats) {
-    for (const Source::Entry& entry : source_.layers())
+    for (const LayerSource::Entry& entry : source_.layers())
       for (const std::string& format : formats)
         if (std::optional<MoeLayer> layer = build(entry, format, formats.size() > 1))
           time(std::move(*layer));
@@ -270,7 +229,7 @@ class Runner {
 
  private:
   /// The layer; nothing when it is skipped. A device that fails is no property of the format.
-  std::optional<MoeLayer> build(const Source::Entry& entry, const std::string& format,
+  std::optional<MoeLayer> build(const LayerSource::Entry& entry, const std::string& format,
                                 bool may_skip) {
     say(cat("building layer ", entry.index, format.empty() ? "" : " in ", format));
     try {
@@ -285,7 +244,7 @@ class Runner {
     return std::nullopt;
   }
 
-  void skip(const Source::Entry& entry, const std::string& format, const Error& why) {
+  void skip(const LayerSource::Entry& entry, const std::string& format, const Error& why) {
     if (!first_) first_ = std::current_exception();
     out_.skipped.push_back({entry.index, format, why.what(), has_bar(o_, format)});
   }
@@ -313,7 +272,7 @@ class Runner {
   }
 
   const BenchLayerOptions& o_;
-  Source source_;
+  LayerSource source_;
   BenchLayerResult& out_;
   std::unique_ptr<BenchSession> session_;
   std::exception_ptr first_;

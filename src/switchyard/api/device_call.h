@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -32,6 +33,8 @@ class DeviceCall {
            const std::vector<std::int64_t>& token_ids);
   /// Runs all calls from one graph, wait-free between them. Returns the time of one. Units: µs.
   double forward();
+  /// The same with the tape's tactics, from a graph of its own.
+  double forward(tune::Tape& tape);
   /// The same, launched one by one.
   double eager();
   /// The first call as often from one graph: its weights stay in the caches where they fit.
@@ -46,13 +49,14 @@ class DeviceCall {
   const MoeLayer& layer_of(std::int64_t i) const {
     return layers_[std::size_t(i) % layers_.size()];
   }
-  void enqueue();
+  void enqueue(tune::Tape* tape);
 
   std::span<const MoeLayer> layers_;
   std::int64_t tokens_, experts_, calls_;
   DeviceStream stream_;
   DeviceMemory hidden_, logits_, token_ids_, ids_, out_, workspace_;
   std::optional<DeviceGraph> forwards_, warm_, routes_;
+  std::map<const tune::Tape*, DeviceGraph> replays_;
 };
 
 }  // namespace switchyard

@@ -50,6 +50,7 @@ struct VerifiedLayer {
   std::int64_t codes = 0, codes_differing = 0;  // of the second quantisers
   std::int64_t worst_row = 0;                   // the token that is farthest from the oracle
   double worst_row_rel_l2 = 0;
+  std::vector<CallTactic> tactics;      // of the judged calls
   std::vector<VerifiedExpert> experts;  // when asked for
   bool ok = false;
   std::vector<std::string> notices;
@@ -130,6 +131,7 @@ struct Measurement {
   std::string combine_requested, combine_effective;
   std::string finalize = "plain";  // "fused", "reduce": the layer ends in a fused all-reduce
   JoinedRanks joined;
+  std::vector<CallTactic> tactics;  // of the last timed call, on rank 0
   // [E+Z] rows of each in the judged call; sums to T * k, times the ranks with tokens of their own.
   std::vector<std::int64_t> expert_tokens;
   bool ok = false;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "switchyard/api/strategies.h"
+#include "switchyard/api/tuning.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
 #include "switchyard/checkpoint/loader.h"
@@ -210,6 +211,7 @@ LayerBuilder::Prepared LayerBuilder::prepare(LayerWeights weights, const BuildOp
   options.activations = o.activations;
   options.dtype = weights.problem.dtype;
   options.isa = d.env.isa;
+  options.tactics = tuned_choices(d.env, o.tuning);
   options.fuse_shared = decide_fusion(weights, d, state.notices);
   options.memory_bytes = d.env.memory_bytes;
   options.progress = o.progress;
@@ -261,6 +263,13 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
     state.layer->calibrate(std::int64_t(c->token_ids.size()), c->hidden.data(),
                            c->token_ids.data());
   return MoeLayer(std::move(prepared.state));
+}
+
+std::vector<MoeLayer> LayerBuilder::copies(MoeLayer layer, std::int64_t count) {
+  std::vector<MoeLayer> out;
+  out.push_back(std::move(layer));
+  while (std::int64_t(out.size()) < count) out.push_back(copy(out.front()));
+  return out;
 }
 
 MoeLayer LayerBuilder::copy(const MoeLayer& layer) {

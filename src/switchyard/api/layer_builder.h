@@ -43,6 +43,8 @@ struct LayerBuilder {
                         const std::vector<float>& spare_calibration = {});
   /// The same layer with packed weights in memory of its own. Errors: as layer::Layer::copy().
   static MoeLayer copy(const MoeLayer& layer);
+  /// The layer and so many copies that there are `count`. Errors: as copy().
+  static std::vector<MoeLayer> copies(MoeLayer layer, std::int64_t count);
   /// What build() decides, on the ranks of `options` too, which build() has none of.
   /// Errors: as build(); CannotServe too when nothing can join the ranks.
   static Prepared prepare(checkpoint::LayerWeights weights, const BuildOptions& options);

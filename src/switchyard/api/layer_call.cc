@@ -35,8 +35,16 @@ void LayerCall::prepare(std::int64_t call) {
 }
 
 double LayerCall::forward() {
-  if (device_ != nullptr) return device_->forward();
-  const ForwardArgs f = inputs_.args(workspace_.bytes());
+  return device_ != nullptr ? device_->forward() : timed_forward(nullptr);
+}
+
+double LayerCall::forward(tune::Tape& tape) {
+  return device_ != nullptr ? device_->forward(tape) : timed_forward(&tape);
+}
+
+double LayerCall::timed_forward(tune::Tape* tape) {
+  ForwardArgs f = inputs_.args(workspace_.bytes());
+  f.tape = tape;
   const double start = tune::now_us();
   layer_->forward(f);
   return tune::now_us() - start;

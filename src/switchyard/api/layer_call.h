@@ -12,6 +12,7 @@
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/layer/judge.h"
+#include "switchyard/tune/tape.h"
 
 namespace switchyard {
 
@@ -36,6 +37,9 @@ class LayerCall {
   void prepare(std::int64_t call);
   /// Runs the layer from the prepared logits. Units: µs.
   double forward();
+  /// The same with the tape's tactics; on cuda from a graph of the tape's own, which is kept as
+  /// long as this. Units: µs.
+  double forward(tune::Tape& tape);
   /// Runs the same calls launched one by one; on cuda only. Units: µs.
   double eager();
   /// Runs the first call as often as a timing has calls; on cuda only. Units: µs.
@@ -52,6 +56,7 @@ class LayerCall {
   layer::Judgement check(std::int64_t& checked, bool& same_bits) const;
 
  private:
+  double timed_forward(tune::Tape* tape);
   std::int64_t count_distinct() const;
 
   std::span<const MoeLayer> layers_;

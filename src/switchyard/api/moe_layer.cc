@@ -12,6 +12,7 @@
 #include "switchyard/core/preset.h"
 #include "switchyard/layer/convert.h"
 #include "switchyard/layer/device_rank.h"
+#include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/json.h"
 
@@ -253,6 +254,9 @@ std::string MoeLayer::leaf() const { return state_->layer->options().leaf->id.st
 std::string MoeLayer::report_json() const { return resolve::to_json(state_->report); }
 const std::vector<std::string>& MoeLayer::notices() const { return state_->notices; }
 std::int64_t MoeLayer::packed_bytes() const { return state_->layer->packed_bytes(); }
+std::vector<CallTactic> MoeLayer::tactics(std::int64_t tokens) const {
+  return layer::tactics_of(*state_->layer, tokens);
+}
 int MoeLayer::threads() const { return state_->layer->options().pool->size(); }
 const layer::Layer& MoeLayer::impl() const { return *state_->layer; }
 

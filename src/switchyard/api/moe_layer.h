@@ -46,6 +46,7 @@ struct BuildOptions {
   std::optional<float> routed_scaling_factor;
   /// Tokens to calibrate static scales on, [tokens, H] fp32; filled up to 256 with seeded ones.
   std::vector<float> calibration;
+  std::string tuning;  // a table of tactics for this machine; empty: those that ship, if any
   std::uint64_t seed = 1;
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };
@@ -128,6 +129,9 @@ class MoeLayer {
   std::int64_t expert_stored_bytes() const;
   /// Bytes of memory that the packed weights take.
   std::int64_t packed_bytes() const;
+  /// What a forward of `tokens` tokens chooses among ways that give the same bits, and who chose
+  /// it: one for the shared expert, if there is one, then one for the routed experts.
+  std::vector<CallTactic> tactics(std::int64_t tokens) const;
   /// Threads that a forward uses.
   int threads() const;
 

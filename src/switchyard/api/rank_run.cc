@@ -14,6 +14,7 @@
 #include "switchyard/comm/strategy.h"
 #include "switchyard/comm/thread_team.h"
 #include "switchyard/layer/rank_judge.h"
+#include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/tune/roof.h"
@@ -54,24 +55,6 @@ int pool_threads(comm::Group& group) {
   const std::int64_t own = std::count(mine.begin(), mine.end(), ',');
   return int(
       std::clamp<std::int64_t>(std::min<std::int64_t>(distinct / group.size(), own), 1, 1024));
-}
-
-layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, const RunOptions& o) {
-  layer::RankOptions r;
-  r.layer = p.options;
-  r.layer.memory_bytes /= group.size();
-  if (group.rank() != 0) r.layer.progress = nullptr;
-  const int threads = pool_threads(group);  // collective
-  r.layer.pool = std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads);
-  r.parallel = p.deployment.parallel;
-  r.tp = p.deployment.tp;
-  r.strategy = p.join.strategy;
-  r.slot_experts = p.slot_experts;
-  r.capacity = std::max<std::int64_t>(1, o.tokens);
-  r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
-  r.ending = layer::to_ending(o.finalize);
-  r.fingerprint = p.state->report.fingerprint;
-  return r;
 }
 
 /// Bytes of one routed expert as its format stores it.
@@ -137,6 +120,8 @@ class RankCalls {
       distinct.push_back(double(distinct_experts()));
       spent += times.back();
     }
+    if (used_.shared) m.tactics.push_back({layer::kSharedCall, *used_.shared});
+    if (used_.experts) m.tactics.push_back({layer::kExpertsCall, *used_.experts});
     for (int i = 0; i < kMinCalls; ++i) router.push_back(largest(group_, route()));
     m.calls = std::int64_t(times.size());
     m.time_p50 = tune::percentile(times, 0.5);
@@ -170,7 +155,8 @@ class RankCalls {
   /// Runs call number `number` on all ranks; the slowest one's time. Units: µs.
   double call(int number) {
     inputs_.fill(number);
-    const ForwardArgs f = inputs_.args(workspace_.bytes());
+    ForwardArgs f = inputs_.args(workspace_.bytes());
+    f.trace = &used_;
     group_.barrier(kPhase);
     const double start = tune::now_us();
     if (behind_) {
@@ -235,21 +221,10 @@ class RankCalls {
   comm::Group& group_;
   CallInputs inputs_;
   HostBuffer workspace_;
+  Trace used_;           // of the calls so far
   std::string touched_;  // '1' for each expert that is
   std::optional<BehindTensors> behind_;
 };
-
-/// Each rank's share of the calibration tokens, where the layer needs any.
-void calibrate(layer::RankLayer& layer, const BuildOptions& build, Measurement& m) {
-  const auto c =
-      LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, m.notices);
-  if (!c) return;
-  const std::int64_t all = std::int64_t(c->token_ids.size()), ranks = layer.group().size();
-  const std::int64_t first = all * layer.group().rank() / ranks;
-  const std::int64_t count = all * (layer.group().rank() + 1) / ranks - first;
-  layer.calibrate(count, c->hidden.data() + first * layer.part().problem().hidden,
-                  c->token_ids.data() + first);
-}
 
 const char* layout_name(comm::RowLayout layout) {
   switch (layout) {
@@ -295,6 +270,35 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
 
 }  // namespace
 
+layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, const RunOptions& o) {
+  layer::RankOptions r;
+  r.layer = p.options;
+  r.layer.memory_bytes /= group.size();
+  if (group.rank() != 0) r.layer.progress = nullptr;
+  const int threads = pool_threads(group);  // collective
+  r.layer.pool = std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads);
+  r.parallel = p.deployment.parallel;
+  r.tp = p.deployment.tp;
+  r.strategy = p.join.strategy;
+  r.slot_experts = p.slot_experts;
+  r.capacity = std::max<std::int64_t>(1, o.tokens);
+  r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
+  r.ending = layer::to_ending(o.finalize);
+  r.fingerprint = p.state->report.fingerprint;
+  return r;
+}
+
+void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
+                    std::vector<std::string>& notices) {
+  const auto c = LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, notices);
+  if (!c) return;
+  const std::int64_t all = std::int64_t(c->token_ids.size()), ranks = layer.group().size();
+  const std::int64_t first = all * layer.group().rank() / ranks;
+  const std::int64_t count = all * (layer.group().rank() + 1) / ranks - first;
+  layer.calibrate(count, c->hidden.data() + first * layer.part().problem().hidden,
+                  c->token_ids.data() + first);
+}
+
 RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
     : processes_(processes != nullptr && processes->size() > 1 ? processes : nullptr),
       ranks_(ranks) {
@@ -306,16 +310,21 @@ RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
           " of one host");
 }
 
-Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) {
+void RankTeam::each(const std::function<void(comm::Group&)>& work) {
   const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
   if (processes()) {
     comm::Group group = processes_->session()->form_group(deadlines);
-    return comm::or_abort(group, [&] { return work(group); });
+    return comm::or_abort(group, [&] { work(group); });
   }
   std::vector<comm::Group> groups = comm::make_thread_groups(int(ranks_), deadlines);
-  std::vector<std::optional<Measurement>> results(groups.size());
-  comm::run_on_threads(
-      groups, [&](comm::Group& group) { results[std::size_t(group.rank())] = work(group); });
+  comm::run_on_threads(groups, work);
+}
+
+Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) {
+  std::vector<std::optional<Measurement>> results(processes() ? 1 : std::size_t(ranks_));
+  each([&](comm::Group& group) {
+    results[processes() ? 0 : std::size_t(group.rank())] = work(group);
+  });
   return std::move(*results[0]);
 }
 
@@ -341,7 +350,7 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   m.tokens = o.tokens;
   m.budget = budgets_of(layer).oracle;
   m.ok = true;
-  calibrate(layer, o.build, m);
+  calibrate_rank(layer, o.build, m.notices);
   if (o.tokens > 0) {
     RankCalls calls(layer, o);
     calls.time(m);

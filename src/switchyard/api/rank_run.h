@@ -7,6 +7,7 @@
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/api/processes.h"
 #include "switchyard/comm/group.h"
+#include "switchyard/layer/rank_layer.h"
 
 namespace switchyard {
 
@@ -25,6 +26,8 @@ class RankTeam {
   void together(F&& work) {
     processes() ? processes_->together(std::forward<F>(work)) : std::forward<F>(work)();
   }
+  /// Runs `work` on every rank of a new group. Errors: as run().
+  void each(const std::function<void(comm::Group&)>& work);
   /// Runs `work` on every rank of a new group; of threads, rank 0's result is the answer.
   /// Errors: what a rank threw, the cause before what it brought on others.
   Measurement run(const std::function<Measurement(comm::Group&)>& work);
@@ -33,6 +36,13 @@ class RankTeam {
   Processes* processes_;
   std::int64_t ranks_;
 };
+
+/// How one rank builds its part of `prepared`. Collective.
+layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& prepared,
+                                const RunOptions& run);
+/// Each rank's share of the calibration tokens, where the layer needs any. Collective.
+void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
+                    std::vector<std::string>& notices);
 
 /// What one rank measures: builds its part of `prepared`, times it and has it judged. Collective;
 /// every rank gets the same measurement.

@@ -117,6 +117,7 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
   m.combine_requested = std::string(to_string(resolve::asked_combine(layer.problem(), d)));
   m.combine_effective = "none";
   m.tokens = o.tokens;
+  m.tactics = layer.tactics(o.tokens);
   m.notices = layer.notices();
 }
 

@@ -143,6 +143,7 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   v.format = layer.problem().format;
   v.leaf = layer.leaf();
   v.tokens = trial.tokens;
+  v.tactics = layer.tactics(trial.tokens);
   v.rel_l2_oracle = j.rel_l2_oracle;
   v.budget_rel_l2_oracle = budgets.oracle;
   v.ids_differing = j.ids_differing;
