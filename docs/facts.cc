@@ -256,7 +256,8 @@ Json presets_json() {
 
 Json tiers_json() {
   Json out = Json::array();
-  for (CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (CpuIsa isa :
+       {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kZen4, CpuIsa::kAmx})
     out.push_back({{"tier", to_string(isa)}, {"runs", to_string(ops::panel_twin(isa).tier)}});
   return out;
 }

@@ -109,6 +109,8 @@ def tiers(facts):
 
     def needs(tier):
         words = re.sub(r"\$\{SWITCHYARD_(\w+)\}", lambda m: m.group(1).lower() + ",", flags.get(tier.upper(), ""))
+        if tier == "zen4":  # no instruction of its own, another choice among them
+            return "avx512, of AMD's family 19h or later"
         return words.replace("-m", "").replace(", ", ", ") or "any CPU"
     return table(("tier", "CPU twin of the expert GEMMs that runs", "instruction sets that it needs"),
                  [(code(t["tier"]), code(t["runs"]), needs(t["tier"])) for t in facts["tiers"]])

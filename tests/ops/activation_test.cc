@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "switchyard/base/errors.h"
 #include "switchyard/base/float_math.h"
 #include "switchyard/ops/activation/activation_math.h"
+#include "tests/cases/moe_case.h"
 #include "tests/support/activation_case.h"
 
 namespace switchyard::ops {
@@ -116,6 +118,25 @@ TEST(Activation, ScalarFunctionHasTheTwinsBits) {
       ASSERT_EQ(bits_of(got[i]), bits_of(want)) << describe(kind.activation) << " element " << i;
     }
   }
+}
+
+TEST(Activation, EveryTierHasTheSameBits) {
+  for (const auto& kind : kActivationKinds)
+    for (const std::int64_t inter : {1, 16, 67}) {
+      ActivationCase c(kind.activation, 9, inter);
+      c.up[0] = c.gate[std::size_t(inter)] = NAN;
+      c.up[std::size_t(2 * inter)] = -INFINITY;
+      c.gate[std::size_t(3 * inter)] = 1e-42f;
+      run_cpu(c);
+      const std::vector<float> want = c.result();
+      for (const CpuIsa isa : test::runnable_tiers()) {
+        c.poison();
+        activation_twin(isa)(c.args(), 0, c.rows);
+        const std::vector<float> got = c.result();
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+            << describe(kind.activation) << " on " << to_string(isa) << ", " << inter << " columns";
+      }
+    }
 }
 
 TEST(Activation, RowsAreIndependentOfTheCallThatHoldsThem) {

@@ -189,9 +189,12 @@ struct Error {
   double worst = 0;  // in units of the counted roundings' bound
 };
 
-// Roundings of one output: every product and sum of a cut, the cuts' sum, scales, alpha, bias.
+// Roundings of one output: every product and sum of a cut, the cuts' sum, scales, alpha, bias. One
+// sum may run through all blocks with E8M0 scales, which can be part of the weights.
 double counted_roundings(const PanelLayout& l) {
-  return double(std::min(l.cut(), l.padded_cols()) + 3 * l.blocks() + 8) * 0x1p-24;
+  const bool folded = l.scale == ScaleType::kE8m0;
+  const std::int64_t run = folded ? l.padded_cols() : std::min(l.cut(), l.padded_cols());
+  return double(run + 3 * l.blocks() + 8) * 0x1p-24;
 }
 
 Error error_of(const Packed& w, const Input& x, const Rows& rows, const std::vector<float>& y) {
@@ -445,6 +448,81 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBits) {
                         0)
                   << name << " height " << height << " panels " << begin << ".." << end;
           }
+    }
+}
+
+/// An MXFP4 matrix of 40 x 96 with every code in every block; scales by row and block.
+template <class ScaleCode>
+Matrix mx_matrix(ScaleCode&& scale_code) {
+  constexpr std::int64_t kRows = 40, kCols = 96, kBlocks = 3;
+  struct Bytes {
+    std::vector<std::byte> codes, scales;
+  };
+  auto bytes = std::make_shared<Bytes>();
+  for (std::int64_t i = 0; i < kRows * kCols / 2; ++i)
+    bytes->codes.push_back(std::byte((37 * i + i / 48) & 0xff));
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t b = 0; b < kBlocks; ++b) bytes->scales.push_back(std::byte(scale_code(r, b)));
+  Matrix m = formats::quantize_matrix(std::vector<float>(kRows * kCols, 1.0f), kRows, kCols,
+                                      formats::kMxfp4Layout);
+  m.codes = bytes->codes;
+  m.scales = bytes->scales;
+  m.storage = bytes;
+  return m;
+}
+
+/// A row of bf16 pairs for every column, with a one there and zeros elsewhere.
+Input unit_rows(const Packed& w) {
+  Input x(w, w.m.cols, Form::kPairs);
+  std::fill(x.pairs.begin(), x.pairs.end(), std::uint16_t(0));
+  std::fill(x.row_scales.begin(), x.row_scales.end(), 1.0f);
+  for (std::int64_t k = 0; k < w.m.cols; ++k)
+    x.pairs[std::size_t(k * x.stride + k)] = float_to_bf16(1);
+  return x;
+}
+
+// Scales that go into the exponents of the weights change no value, zeros included, however far
+// apart they are; a panel whose scales are too far apart for that says the same.
+TEST_P(PanelGemmTwin, EveryCodeOfMixedBlocksIsExact) {
+  const auto near = [](std::int64_t r, std::int64_t b) { return 127 - r + 7 * b * (r % 3); };
+  const auto edge = [](std::int64_t r, std::int64_t b) { return b == 1 ? 65 + r % 2 : 190; };
+  const auto wide = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 64 : 190; };
+  for (const Matrix& m : {mx_matrix(near), mx_matrix(edge), mx_matrix(wide)}) {
+    Packed w(m);
+    std::fill(w.bias.begin(), w.bias.end(), 0.0f);
+    const Input x = unit_rows(w);
+    Rows rows{0, w.layout.panels(), {}};
+    for (std::int64_t k = 0; k < w.m.cols; ++k) rows.index.push_back(std::int32_t(k));
+    const std::vector<float> y = run(GetParam().gemm, w, x, rows);
+    const std::int64_t width = w.layout.panels() * kPanelRows;
+    for (std::int64_t k = 0; k < w.m.cols; ++k)
+      for (std::int64_t n = 0; n < w.m.rows; ++n)
+        ASSERT_EQ(y[std::size_t(k * width + n)], float(w.m.value(n, k))) << n << ", " << k;
+  }
+}
+
+// Whether a panel folds follows from its weights: a row keeps its bits beside any others.
+TEST_P(PanelGemmTwin, ARowKeepsItsBitsWherePanelsDoNotFold) {
+  const Packed w(mx_matrix([](std::int64_t r, std::int64_t b) {
+    return r == 20 && b == 1 ? 30 : 120 + int((r + b) % 9);
+  }));
+  const Input x(w, 41, Form::kPairs);
+  const Rows all_of_them = first_rows(w, 41);
+  const std::vector<float> all = run(GetParam().gemm, w, x, all_of_them);
+  const Error e = error_of(w, x, all_of_them, all);
+  EXPECT_LE(e.worst, 1);
+  const std::size_t width = std::size_t(w.layout.panels() * kPanelRows);
+  for (const std::int64_t height : {1, 5, 8, 9, 17})
+    for (std::int64_t first = 0; first + height <= 41; first += height) {
+      const Rows part{
+          0,
+          w.layout.panels(),
+          {all_of_them.index.begin() + first, all_of_them.index.begin() + first + height}};
+      const std::vector<float> got = run(GetParam().gemm, w, x, part);
+      ASSERT_EQ(std::memcmp(got.data(), &all[std::size_t(first) * width],
+                            std::size_t(height) * width * sizeof(float)),
+                0)
+          << height << " rows from " << first;
     }
 }
 

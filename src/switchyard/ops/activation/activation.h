@@ -6,6 +6,7 @@
 #include "switchyard/base/device.h"
 #include "switchyard/base/span2d.h"
 #include "switchyard/core/activation.h"
+#include "switchyard/core/environment.h"
 
 namespace switchyard::ops {
 
@@ -37,6 +38,16 @@ struct ActivationArgs {
 /// Shapes:  as ActivationArgs; row_begin <= row_end <= rows.
 /// Errors:  never throws, never allocates.
 void activation_cpu(const ActivationArgs& args, std::int64_t row_begin, std::int64_t row_end);
+
+/// The CPU twin as one instruction tier compiles it; every tier gives the same bits.
+using ActivationRows = void (*)(const ActivationArgs&, std::int64_t row_begin,
+                                std::int64_t row_end);
+/// The best one up to `isa`.
+ActivationRows activation_twin(CpuIsa isa);
+/// As activation_cpu(); call it only where the environment has AVX2.
+void activation_avx2(const ActivationArgs& args, std::int64_t row_begin, std::int64_t row_end);
+/// As activation_cpu(); call it only where the environment has AVX-512.
+void activation_avx512(const ActivationArgs& args, std::int64_t row_begin, std::int64_t row_end);
 
 /// CUDA twin, enqueued on `stream`; an expert id outside the table counts as -1.
 ///

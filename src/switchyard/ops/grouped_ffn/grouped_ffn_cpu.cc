@@ -8,6 +8,7 @@
 #include "switchyard/ops/grouped_ffn/ffn_plan.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 #include "switchyard/ops/quantize/quantize.h"
+#include "switchyard/ops/quantize/quantize_math.h"
 
 namespace switchyard::ops {
 namespace {
@@ -50,6 +51,7 @@ class Forward {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     const PanelTwin twin = panel_twin(a.isa);
     gemm_ = twin.gemm;
+    activate_ = activation_twin(a.isa);
     if (sizes_.fixed) fix_row_ = twin.fix_row;
   }
 
@@ -221,14 +223,13 @@ class Forward {
     const std::int64_t stride = l_.fc1.panels() * kPanelRows;
     float* inter = b_.inter.data() + row * stride + begin * kPanelRows;
     const ActivationParams& params = a_.activation[e];
-    activation_cpu(
-        {.kind = params,
-         .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
-         .up = {up, rows, cols, cols},
-         .params = &params,
-         .num_params = 1,
-         .out = {inter, rows, cols, stride}},
-        0, rows);
+    activate_({.kind = params,
+               .gate = {s_.gated ? gate : nullptr, s_.gated ? rows : 0, s_.gated ? cols : 0, cols},
+               .up = {up, rows, cols, cols},
+               .params = &params,
+               .num_params = 1,
+               .out = {inter, rows, cols, stride}},
+              0, rows);
   }
 
   void quantize_inter(std::int64_t i) {
@@ -331,11 +332,21 @@ class Forward {
       }
     }
     if (s_.unscaled_choices == 0) scale(sum, valid);
-    for (std::int64_t c = 0; c < valid; ++c) {
-      float v = sum[c];
-      if (a_.addend != nullptr) v += a_.addend[t * s_.hidden + c0 + c];
-      store_element(a_.out_dtype, a_.out, t * a_.out_stride + c0 + c, v);
+    if (a_.addend != nullptr)
+      for (std::int64_t c = 0; c < valid; ++c) sum[c] += a_.addend[t * s_.hidden + c0 + c];
+    store_output(t * a_.out_stride + c0, sum, valid);
+  }
+
+  /// Rounds `valid` sums into the output from element `at` on.
+  void store_output(std::int64_t at, const float* sum, std::int64_t valid) const {
+    if (a_.out_dtype != Dtype::kBf16) {
+      for (std::int64_t c = 0; c < valid; ++c) store_element(a_.out_dtype, a_.out, at + c, sum[c]);
+      return;
     }
+    std::uint16_t rounded[kMaxChunkCols];  // in runs of a constant length, as add_row()
+    for (std::int64_t c0 = 0; c0 < valid; c0 += kPanelRows)
+      for (std::int64_t c = 0; c < kPanelRows; ++c) rounded[c0 + c] = bf16_bits(sum[c0 + c]);
+    std::memcpy(static_cast<std::uint16_t*>(a_.out) + at, rounded, std::size_t(valid) * 2);
   }
 
   /// In runs of a constant length, which vectorise; the padded columns' sums are not read.
@@ -358,6 +369,7 @@ class Forward {
   Arena arena_;
   FfnBuffers b_;
   PanelGemm gemm_ = nullptr;
+  ActivationRows activate_ = nullptr;
   FixRow fix_row_ = nullptr;  // null: this twin reads the pairs
   std::int64_t active_ = 0;
   PanelTasks fc1_, fc2_;

@@ -13,6 +13,11 @@ constexpr std::int64_t kMostCuts = 16;
 
 std::int64_t panels_of(std::int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
 
+/// As many rows in one pass over a task's weights as there is room for, 128 at most.
+std::int64_t row_block_for(std::int64_t fc1_panels) {
+  return std::min<std::int64_t>(128, kMostFc1Values / fc1_panels);
+}
+
 /// Whether the call multiplies E2M1 in tiles from some number of rows on.
 bool chooses_tiles(const FfnCall& call) {
   return panel_twin(call.isa).tier == CpuIsa::kAmx && ffn_sizes(*call.shape, call.tokens).fixed;
@@ -93,6 +98,7 @@ Tactic plan_panels(const FfnCall& call) {
     t.fc1_panels = kLongFc1;
   if (rows > kNarrowFc2Rows) t.fc2_panels = 1;
   if (rows <= kLongFc2Rows && s.hidden >= kLongFc2 * kPanelRows * tasks) t.fc2_panels = kLongFc2;
+  t.row_block = row_block_for(t.fc1_panels);
   if (chooses_tiles(call)) t.tiles_from = kTilesFrom;
   return t;
 }
@@ -102,12 +108,12 @@ std::vector<Tactic> panel_candidates(const FfnCall& call) {
   for (std::int64_t fc1 : {4, 8, 16})
     for (std::int64_t fc2 : {2, 4, 8}) {
       PanelTactic t = out.plan();
-      t.fc1_panels = fc1, t.fc2_panels = fc2;
+      t.fc1_panels = fc1, t.fc2_panels = fc2, t.row_block = row_block_for(fc1);
       if (fills_threads(call, t)) out.add(t);
     }
   out.vary(&PanelTactic::cuts, {1, 2, 8});
   const double rows = FfnWork(*call.shape, call.tokens).rows_each;
-  if (rows > 16) out.vary(&PanelTactic::row_block, {32, 128});
+  if (rows > 16) out.vary(&PanelTactic::row_block, {32, 64});
   if (chooses_tiles(call)) out.vary(&PanelTactic::tiles_from, {8, 24});
   return out.take();
 }

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "switchyard/ops/grouped_gemm/panel_ahead_avx512.h"
+#include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
+#include "switchyard/ops/grouped_gemm/panel_folded.h"
+#include "switchyard/ops/grouped_gemm/panel_rows_avx512.h"
+
+namespace switchyard::ops {
+namespace {
+
+// As kE2m1 with +0 for both zeros: a saturating subtraction then leaves a zero what it is.
+alignas(64) constexpr std::uint16_t kUnsignedZero[32] = {
+    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80,
+    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+    0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+// The exponent of 0.5 in bf16, less one: what may be taken from it.
+constexpr int kWidestSpan = 125;
+
+__m128i load_codes(const std::byte* scales, std::int64_t block) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + block * kPanelRows));
+}
+
+/// The largest scale code of each row of a panel, and whether all of its scales can be folded.
+struct PanelSpan {
+  __m128i largest;
+  bool folds;
+
+  PanelSpan(const std::byte* scales, std::int64_t blocks) {
+    largest = _mm_setzero_si128();
+    __m128i least = _mm_set1_epi8(char(0xff));
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const __m128i codes = load_codes(scales, b);
+      largest = _mm_max_epu8(largest, codes);
+      least = _mm_min_epu8(least, codes);
+    }
+    const __m128i span = _mm_sub_epi8(largest, least), limit = _mm_set1_epi8(kWidestSpan);
+    folds = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(span, limit), limit)) == 0xffff;
+  }
+
+  /// Of each row, as a float.
+  __m512 scale() const {
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(largest), 23);
+    return _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)));
+  }
+};
+
+/// What block `block` takes from the bits of its weights.
+__m512i drop_of(__m128i largest, const std::byte* scales, std::int64_t block) {
+  const __m512i by = _mm512_cvtepu8_epi32(_mm_sub_epi8(largest, load_codes(scales, block)));
+  return _mm512_or_si512(_mm512_slli_epi32(by, 7), _mm512_slli_epi32(by, 23));
+}
+
+void decode_quad(const std::byte* p, __m512i drop, __m512i (&w)[4]) {
+  const __m512i table = _mm512_load_si512(kUnsignedZero);
+  const __m512i codes = _mm512_loadu_si512(p);
+  w[0] = _mm512_subs_epu16(_mm512_permutexvar_epi16(codes, table), drop);
+#pragma GCC unroll 3
+  for (int j = 1; j < 4; ++j)
+    w[j] =
+        _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * j), table), drop);
+}
+
+// A pair of decoded panels stays in the second-level cache beside the rows that it meets.
+constexpr std::int64_t kMostCols = 8192;
+constexpr int kPair = 2;
+constexpr std::int64_t kQuadRoom = kPair * 4 * 64;
+
+/// The decoded panels of a pair, quad by quad, panel by panel, and what their rows' sums are worth.
+struct Room {
+  alignas(64) std::byte weights[kMostCols / kQuadCols * kQuadRoom];
+  __m512 scale[kPair];
+
+  std::byte* registers(std::int64_t quad, int p) { return weights + quad * kQuadRoom + p * 4 * 64; }
+};
+
+/// P panels as they are packed, decoded quad by quad, and kept in `room` unless that is null.
+template <int P>
+class PackedStream {
+ public:
+  PackedStream(const PanelGemmArgs& a, std::int64_t panel, Room* room)
+      : l_(a.w->layout), room_(room), ahead_(a, panel) {
+    codes_ = a.w->codes + panel * std::int64_t(l_.panel_code_bytes());
+    scales_ = a.w->scales + panel * scale_bytes();
+    // The next panels begin with all of their scales at once.
+    for (std::int64_t i = P * scale_bytes(); i < 2 * P * scale_bytes(); i += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(scales_ + i), _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const PanelSpan span(scales_ + p * scale_bytes(), l_.blocks());
+      largest_[p] = span.largest;
+      scale_[p] = span.scale();
+      if (keeps()) room_->scale[p] = scale_[p];
+    }
+  }
+
+  void begin_block(std::int64_t block) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) drop_[p] = drop_of(largest_[p], scales_ + p * scale_bytes(), block);
+  }
+
+  void load(std::int64_t quad, __m512i (&w)[P][4]) {
+    ahead_.ask();
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p)
+      decode_quad(codes_ + p * std::int64_t(l_.panel_code_bytes()) + quad * E2m1Codec::kQuadBytes,
+                  drop_[p], w[p]);
+    if (!keeps()) return;
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) _mm512_store_si512(room_->registers(quad, p) + 64 * j, w[p][j]);
+  }
+
+  __m512 scale(int p) const { return scale_[p]; }
+
+ private:
+  bool keeps() const { return P <= kPair && room_ != nullptr; }
+  std::int64_t scale_bytes() const { return std::int64_t(l_.panel_scale_bytes()); }
+
+  const PanelLayout& l_;
+  Room* room_;
+  Ahead<P, E2m1Codec::kQuadBytes> ahead_;
+  const std::byte *codes_, *scales_;
+  __m128i largest_[P];
+  __m512i drop_[P];
+  __m512 scale_[P];
+};
+
+/// What a PackedStream kept.
+template <int P>
+class KeptStream {
+ public:
+  KeptStream(const PanelGemmArgs&, std::int64_t, Room* room) : room_(room) {}
+  void begin_block(std::int64_t) {}
+  void load(std::int64_t quad, __m512i (&w)[P][4]) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) w[p][j] = _mm512_load_si512(room_->registers(quad, p) + 64 * j);
+  }
+  __m512 scale(int p) const { return room_->scale[p]; }
+
+ private:
+  Room* room_;
+};
+
+/// P panels times M rows; one sum each, through all of K.
+template <template <int> class Stream>
+struct FoldedTile {
+  using Input = PairInput;
+  static constexpr int kMostRows = 8;
+  Room* room;
+
+  template <int P, int M>
+  void run(const PanelGemmArgs& a, std::int64_t panel, const Rows<PairInput>& rows) const {
+    const PanelLayout& l = a.w->layout;
+    const std::int64_t cut = l.cut() / kQuadCols, quads = l.padded_cols() / kQuadCols;
+    Stream<P> stream(a, panel, room);
+    __m512 sum[P][M];
+    for (int p = 0; p < P; ++p)
+      for (int m = 0; m < M; ++m) sum[p][m] = _mm512_setzero_ps();
+    for (std::int64_t b = 0, q = 0; q < quads; ++b) {
+      stream.begin_block(b);
+      for (const std::int64_t end = std::min(q + cut, quads); q < end; ++q) {
+        __m512i w[P][4];
+        stream.load(q, w);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j)
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m)
+#pragma GCC unroll 4
+            for (int p = 0; p < P; ++p)
+              sum[p][m] =
+                  PairInput::madd<E2m1Codec>(sum[p][m], w[p][j], rows.x[m] + q * kQuadCols + 2 * j);
+      }
+    }
+    for (int p = 0; p < P; ++p)
+      for (int m = 0; m < M; ++m)
+        store_outputs(a, panel + p, _mm512_mul_ps(sum[p][m], stream.scale(p)), rows.row_scale[m],
+                      rows.y[m]);
+  }
+};
+
+/// The first tile of rows decodes a pair of panels, the others find it decoded.
+void many_rows(const PanelGemmArgs& a, std::int64_t panel, int panels) {
+  Room room;
+  for (int p = 0; p < panels; p += kPair)
+    cut_rows(a.num_rows, FoldedTile<PackedStream>::kMostRows, [&](Cut rows) {
+      constexpr int kMost = FoldedTile<PackedStream>::kMostRows;
+      const int here = std::min(kPair, panels - p);
+      if (rows.first == 0) {
+        counted_tile<kMost>(FoldedTile<PackedStream>{&room}, a, panel + p, here, rows);
+      } else {
+        counted_tile<kMost>(FoldedTile<KeptStream>{&room}, a, panel + p, here, rows);
+      }
+    });
+}
+
+void fold(const PanelGemmArgs& a, std::int64_t panel, int panels) {
+  if (a.num_rows > FoldedTile<PackedStream>::kMostRows && a.w->layout.padded_cols() <= kMostCols)
+    return many_rows(a, panel, panels);
+  all_rows(FoldedTile<PackedStream>{nullptr}, a, panel, panels);
+}
+
+/// How many of the panels from `panel` on, `most` at most, fold like the first of them.
+int alike(const PanelMatrix& w, std::int64_t panel, int most, bool& folds) {
+  const auto folding = [&](std::int64_t p) {
+    const std::int64_t bytes = std::int64_t(w.layout.panel_scale_bytes());
+    return PanelSpan(w.scales + p * bytes, w.layout.blocks()).folds;
+  };
+  folds = folding(panel);
+  int count = 1;
+  while (count < most && folding(panel + count) == folds) ++count;
+  return count;
+}
+
+}  // namespace
+
+void panel_gemm_folded_avx512(const PanelGemmArgs& a) {
+  for (std::int64_t panel = a.panel_begin; panel < a.panel_end;) {
+    bool folds = true;
+    const int panels =
+        alike(*a.w, panel, int(std::min<std::int64_t>(kNearPanels, a.panel_end - panel)), folds);
+    if (folds) {
+      fold(a, panel, panels);
+    } else {
+      PanelGemmArgs part = a;
+      part.panel_begin = panel;
+      part.panel_end = panel + panels;
+      part.y += (panel - a.panel_begin) * kPanelRows;
+      panel_gemm_blocks_avx512(part);
+    }
+    panel += panels;
+  }
+}
+
+}  // namespace switchyard::ops
