@@ -24,11 +24,14 @@ std::string today() {
 Json roof_json(const MeasuredRoof& roof) { return {{"gbps", roof.gbps}, {"gflops", roof.gflops}}; }
 
 Json state_json(const CacheState& s) {
-  return {{"time_us", time_json(s.time)},
-          {"distinct_experts", s.distinct_experts},
-          {"gbps", s.gbps},
-          {"gflops", s.gflops},
-          {"share_of_roof", s.share_of_roof}};
+  Json out = {{"time_us", time_json(s.time)},
+              {"distinct_experts", s.distinct_experts},
+              {"gbps", s.gbps},
+              {"gflops", s.gflops},
+              {"share_of_roof", s.share_of_roof}};
+  for (const RoofSlice& slice : s.slices)
+    out["slices"].push_back({{"p50", slice.p50}, {"roof", roof_json(slice.roof)}});
+  return out;
 }
 
 Json rules_json() {

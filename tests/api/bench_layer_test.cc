@@ -11,6 +11,7 @@
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/resolve/probe.h"
+#include "switchyard/tune/timer.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard {
@@ -77,13 +78,19 @@ TEST_F(BenchLayer, EveryRowIsTimedInEachStateAndChecked) {
       const LayerCost cost{double((*s)->distinct_experts * r.expert_bytes), r.flops};
       EXPECT_DOUBLE_EQ((*s)->gbps, cost.bytes / (*s)->time.p50 * 1e-3);
       EXPECT_DOUBLE_EQ((*s)->gflops, cost.flops / (*s)->time.p50 * 1e-3);
-      EXPECT_DOUBLE_EQ((*s)->share_of_roof,
-                       std::max((*s)->gbps / result.roof.gbps, (*s)->gflops / result.roof.gflops));
+      const auto share = [&](const MeasuredRoof& roof, double p50) {
+        return std::max(cost.bytes / roof.gbps, cost.flops / roof.gflops) * 1e-3 / p50;
+      };
+      std::vector<double> shares;
+      for (const RoofSlice& slice : (*s)->slices) shares.push_back(share(slice.roof, slice.p50));
+      ASSERT_EQ(shares.size(), s == &r.fresh ? 4u : 0u);
+      if (shares.empty()) shares.push_back(share(result.roof, (*s)->time.p50));
+      EXPECT_DOUBLE_EQ((*s)->share_of_roof, tune::percentile(shares, 0.5));
     }
   }
   EXPECT_EQ(result.rows[0].expert_bytes, 3 * 128 * 96 * 2);
   EXPECT_LT(result.rows[4].expert_bytes, result.rows[0].expert_bytes / 3);
-  EXPECT_EQ(result.roof_samples, 5 + 8 * 2 + 5);
+  EXPECT_EQ(result.roof_samples, 5 + 8 * (5 * 2 + 2) + 5);
   EXPECT_EQ(result.flush_bytes, std::int64_t(64) << 20);
 }
 

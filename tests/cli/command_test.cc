@@ -102,7 +102,7 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
                   "packed_bytes",   "layers", "fresh",  "cold",        "warm",    "router_time_us",
                   "checked_tokens", "rel_l2", "budget", "ok",          "notices", "tactics"}));
   EXPECT_EQ(keys(row["fresh"]),
-            (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof"}));
+            (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof", "slices"}));
   EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
   const std::string path = testing::TempDir() + "switchyard_bench.json";
   std::ofstream(path) << json;

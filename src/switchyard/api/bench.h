@@ -30,13 +30,26 @@ struct TimeSummary {
   std::int64_t samples = 0;
 };
 
+/// What the machine reached. Units: 10^9 bytes or operations per second.
+struct MeasuredRoof {
+  double gbps = 0, gflops = 0;
+};
+
+/// A part of a state's calls, and the mean of the roof right before and right after it.
+struct RoofSlice {
+  double p50 = 0;
+  MeasuredRoof roof;
+};
+
 /// One state of the caches.
 ///
-/// Units:   rates of the p50; distinct_experts is the median over the calls.
+/// Units:   rates of the p50; distinct_experts is the median over the calls; share_of_roof is the
+///          median over the slices, or of the session's roof where there are none.
 struct CacheState {
   TimeSummary time;
   std::int64_t distinct_experts = 0;
   double gbps = 0, gflops = 0, share_of_roof = 0;
+  std::vector<RoofSlice> slices;
 };
 
 /// One format, token count and routing of one layer.
@@ -71,11 +84,6 @@ struct SkippedFormat {
   std::int64_t layer = 0;
   std::string format, reason;
   bool barred = false;  // a row of it would have been held to a bar
-};
-
-/// Units: 10^9 bytes or operations per second.
-struct MeasuredRoof {
-  double gbps = 0, gflops = 0;
 };
 
 /// All rows, and the roof of the same session that their shares refer to.

@@ -28,20 +28,59 @@ namespace {
 
 constexpr int kMinCalls = 5, kMaxCalls = 500, kRouterCalls = 5;
 
-/// Makes calls until the seconds are spent, what `next` takes included: it runs before each call
-/// and is no part of the call's time.
+/// The calls of one state, in one part or several.
+struct Calls {
+  const LayerCall& call;
+  std::vector<double> times, distinct;
+
+  /// Makes calls until the seconds are spent, what `next` takes included: it runs before each call
+  /// and is no part of the call's time. Returns the p50 of these calls.
+  template <class Once, class Next>
+  double add(int least, double seconds, Once&& once, Next&& next) {
+    const double begin = tune::now_us();
+    const std::size_t first = times.size();
+    for (int made = 0; made < kMaxCalls && (made < least || tune::now_us() - begin < seconds * 1e6);
+         ++made) {
+      next(std::int64_t(times.size()) + 1);
+      times.push_back(once());
+      distinct.push_back(double(call.distinct_experts()));
+    }
+    return tune::percentile({times.begin() + std::ptrdiff_t(first), times.end()}, 0.5);
+  }
+
+  CacheState state() const {
+    CacheState out;
+    out.time = summary_of(times);
+    out.distinct_experts = std::int64_t(tune::percentile(distinct, 0.5));
+    return out;
+  }
+};
+
 template <class Once, class Next>
 CacheState time_state(const LayerCall& call, double seconds, Once&& once, Next&& next) {
-  std::vector<double> times, distinct;
-  const double begin = tune::now_us();
-  while (int(times.size()) < kMaxCalls &&
-         (int(times.size()) < kMinCalls || tune::now_us() - begin < seconds * 1e6)) {
-    next(std::int64_t(times.size()) + 1);
-    times.push_back(once());
-    distinct.push_back(double(call.distinct_experts()));
+  Calls calls{call, {}, {}};
+  calls.add(kMinCalls, seconds, once, next);
+  return calls.state();
+}
+
+/// As time_state(), in slices with the roof sampled around each: the rate of a shared machine's
+/// memory can double from one second to the next.
+template <class Once, class Next>
+CacheState time_slices(const LayerCall& call, BenchSession& session, double seconds, Once&& once,
+                       Next&& next) {
+  constexpr int kSlices = 4;
+  Calls calls{call, {}, {}};
+  std::vector<RoofSlice> slices;
+  tune::Roof before = session.sample();
+  for (int i = 0; i < kSlices; ++i) {
+    const double p50 = calls.add(kMinCalls / kSlices + 1, seconds / kSlices, once, next);
+    const tune::Roof after = session.sample();
+    slices.push_back({p50, {(before.gbps + after.gbps) / 2, (before.gflops + after.gflops) / 2}});
+    before = after;
   }
-  return {.time = summary_of(times),
-          .distinct_experts = std::int64_t(tune::percentile(distinct, 0.5))};
+  CacheState out = calls.state();
+  out.slices = std::move(slices);
+  return out;
 }
 
 /// What makes the layer another one than its preset or checkpoint says.
@@ -91,7 +130,7 @@ class LayerBench {
   void time_host(LayerCall& call, BenchLayerRow& r) {
     const auto forward = [&] { return call.forward(); };
     if (o_.fresh)
-      r.fresh = time_state(call, o_.seconds, forward, [&](std::int64_t i) {
+      r.fresh = time_slices(call, session_, o_.seconds, forward, [&](std::int64_t i) {
         call.use(i);
         call.prepare(i);
       });
@@ -181,6 +220,10 @@ void finish_state(const BenchLayerRow& r, const LayerCost& cost, const tune::Roo
   s.gbps = cost.bytes / s.time.p50 * 1e-3;
   s.gflops = cost.flops / s.time.p50 * 1e-3;
   s.share_of_roof = floor_us(cost, roof) / s.time.p50;
+  std::vector<double> shares;
+  for (const RoofSlice& slice : s.slices)
+    shares.push_back(floor_us(cost, {slice.roof.gbps, slice.roof.gflops}) / slice.p50);
+  if (!shares.empty()) s.share_of_roof = tune::percentile(shares, 0.5);
   ensure(r.tokens > 0 && s.time.samples > 0, "a row without samples");
 }
 
@@ -307,8 +350,10 @@ const BenchRules& bench_rules() {
           "times start from given fp32 logits and include choice, quantisers, experts, shared "
           "expert and finalize; the router's GEMM and choice are timed apart",
       .roof =
-          "0.9 quantile of samples taken before, between and after the rows: one stream per "
-          "thread over more than the caches, and the tier's bf16 dot product in registers (fp32 "
+          "0.9 quantile of samples taken before, between and after the rows, and for fresh calls "
+          "on the CPU, whose share is a median over parts of the calls, what was sampled right "
+          "before and after each part: one stream per thread over more than the caches, and the "
+          "tier's bf16 dot product in registers (fp32 "
           "below AVX-512), so that integer kernels can pass it; on cuda 1 GiB read by all "
           "multiprocessors, and bf16 wgmma on random data in shared memory",
       .bar =

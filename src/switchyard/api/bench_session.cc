@@ -83,9 +83,10 @@ BenchSession::BenchSession(Device device, int threads) : env_(environment()) {
 
 BenchSession::~BenchSession() = default;
 
-void BenchSession::sample() {
+tune::Roof BenchSession::sample() {
   if (cpu_) cpu_->meter.sample(kRowSamples);
   if (gpu_) gpu_->meter.sample(kRowSamples);
+  return taken().late(kRowSamples);
 }
 
 void BenchSession::flush() {

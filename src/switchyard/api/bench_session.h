@@ -40,8 +40,8 @@ class BenchSession {
 
   /// The machine as it was when the session began.
   const Environment& env() const { return env_; }
-  /// Samples the roof between two rows.
-  void sample();
+  /// Samples the roof between two rows, or two parts of one; what it was now.
+  tune::Roof sample();
   /// Reads other memory with every thread of the CPU.
   void flush();
   /// How many layers of `packed_bytes` each the fresh calls of this session visit.
