@@ -68,7 +68,7 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
   b.offsets = arena.take<std::int64_t>(std::size_t(shape.experts) + 1);
   b.active = arena.take<std::int32_t>(std::size_t(shape.experts));
   b.sorted_row = arena.take<std::int32_t>(rows);
-  b.row_expert = arena.take<std::int32_t>(rows);
+  b.open_panels = arena.take<std::int32_t>(std::size_t(shape.experts));
   b.input_row = arena.take<std::int32_t>(rows);
   b.sorted_of = arena.take<std::int32_t>(rows);
   b.x = take_quantized(arena, shape, s, s.x_rows, l.fc1);
@@ -107,7 +107,6 @@ std::int64_t sort_rows(const FfnArgs& a, FfnBuffers& b) {
     const std::size_t at = std::size_t(b.offsets[std::size_t(id)]++);
     b.sorted_of[std::size_t(i)] = std::int32_t(at);
     b.sorted_row[at] = std::int32_t(i);
-    b.row_expert[at] = id;
     b.input_row[at] = std::int32_t(a.shape->weight_on_input ? i : i / a.shape->top_k);
   }
   for (std::int64_t e = experts; e > 0; --e)

@@ -74,12 +74,12 @@ struct QuantizedRows {
 
 /// Every part of a forward's workspace.
 struct FfnBuffers {
-  std::span<std::int64_t> offsets;     // [experts + 1] sorted rows of each expert
-  std::span<std::int32_t> active;      // experts with rows, most rows first
-  std::span<std::int32_t> sorted_row;  // [rows] (token, choice) of a sorted row
-  std::span<std::int32_t> row_expert;  // [rows] expert of a sorted row
-  std::span<std::int32_t> input_row;   // [rows] row of x_quant that a sorted row reads
-  std::span<std::int32_t> sorted_of;   // [rows] sorted row of (token, choice), or -1
+  std::span<std::int64_t> offsets;      // [experts + 1] sorted rows of each expert
+  std::span<std::int32_t> active;       // experts with rows, most rows first
+  std::span<std::int32_t> sorted_row;   // [rows] (token, choice) of a sorted row
+  std::span<std::int32_t> open_panels;  // [experts] of FC1, not computed yet
+  std::span<std::int32_t> input_row;    // [rows] row of x_quant that a sorted row reads
+  std::span<std::int32_t> sorted_of;    // [rows] sorted row of (token, choice), or -1
   QuantizedRows x, inter_quant;
   std::span<float> inter;  // [rows, padded inter], sorted order
   std::span<float> stage;  // [threads] one fp32 row for conversions

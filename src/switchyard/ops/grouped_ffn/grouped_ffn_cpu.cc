@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "switchyard/base/check.h"
@@ -63,13 +64,13 @@ class Forward {
   }
 
  private:
-  /// Everything up to FC2's input.
+  /// Everything up to FC2's input. Whoever ends an expert's last panels quantises its rows, while
+  /// they are near: that leaves one barrier in front of FC1 and one behind it.
   void run_to_inter() {
     a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
     fc1_ = {l_.fc1.panels(), tactic_.fc1_panels, active_, a_.pool->size(), tactic_.cuts};
+    std::fill(b_.open_panels.begin(), b_.open_panels.end(), std::int32_t(l_.fc1.panels()));
     a_.pool->for_each(fc1_.count(), [this](std::int64_t i, int m) { fc1_task(i, m); });
-    a_.pool->for_each(b_.offsets[std::size_t(s_.experts)],
-                      [this](std::int64_t i, int) { quantize_inter(i); });
   }
 
   const float* floats_of(std::int64_t e) const {
@@ -178,6 +179,10 @@ class Forward {
     const std::int64_t block = tactic_.row_block;
     for (std::int64_t row = first; row < last; row += block)
       fc1_block({e, begin, end, row, std::min(block, last - row), next}, member);
+    const auto done = std::int32_t(end - begin);
+    const std::atomic_ref open(b_.open_panels[std::size_t(e)]);
+    if (open.fetch_sub(done, std::memory_order_acq_rel) == done)
+      for (std::int64_t row = first; row < last; ++row) quantize_inter(e, row);
   }
 
   /// Asks for the beginning of a task; its first codes, null where there are none.
@@ -232,8 +237,7 @@ class Forward {
               0, rows);
   }
 
-  void quantize_inter(std::int64_t i) {
-    const std::int64_t e = b_.row_expert[std::size_t(i)];
+  void quantize_inter(std::int64_t e, std::int64_t i) {
     quantize({b_.inter.data() + i * l_.fc1.panels() * kPanelRows, s_.inter, i, floats_of(e)[3],
               &b_.inter_quant});
     if (a_.capture != nullptr) capture_row(i);
