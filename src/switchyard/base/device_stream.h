@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "switchyard/base/device.h"
 
@@ -43,10 +44,8 @@ class DeviceGraph {
   double run();
 
  private:
-  const DeviceStream& stream_;
-  void* graph_ = nullptr;
-  void* start_ = nullptr;
-  void* end_ = nullptr;
+  struct Work;
+  std::unique_ptr<Work> work_;
 };
 
 /// The device's time from the first to the last of what `enqueue` puts on `stream`, launched one by

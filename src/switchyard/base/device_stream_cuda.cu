@@ -36,6 +36,24 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// Owns a recorded graph in the form that is launched.
+class Executable {
+ public:
+  /// Takes `recorded` over.
+  explicit Executable(cudaGraph_t recorded) {
+    const cudaError_t status = cudaGraphInstantiate(&graph_, recorded, 0);
+    cudaGraphDestroy(recorded);
+    cuda_check(status, "graph: instantiation");
+  }
+  ~Executable() { cudaGraphExecDestroy(graph_); }
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+  cudaGraphExec_t get() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 }  // namespace
 
 DeviceStream::DeviceStream() {
@@ -50,38 +68,30 @@ void DeviceStream::wait() const {
   cuda_check(cudaStreamSynchronize(handle_of(*this)), "stream: wait for its work");
 }
 
-DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>& enqueue)
-    : stream_(stream) {
-  cudaGraph_t recorded = record(stream, enqueue);
-  cudaGraphExec_t graph = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&graph, recorded, 0);
-  cudaGraphDestroy(recorded);
-  cuda_check(status, "graph: instantiation");
-  graph_ = graph;
-  cudaEvent_t start = nullptr, end = nullptr;
-  cuda_check(cudaEventCreate(&start), "graph: event");
-  start_ = start;
-  cuda_check(cudaEventCreate(&end), "graph: event");
-  end_ = end;
-}
+/// Members that are built before one fails are given back.
+struct DeviceGraph::Work {
+  Work(const DeviceStream& on, const std::function<void()>& enqueue)
+      : stream(handle_of(on)), graph(record(on, enqueue)) {}
 
-DeviceGraph::~DeviceGraph() {
-  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
-  cudaEventDestroy(static_cast<cudaEvent_t>(start_));
-  cudaEventDestroy(static_cast<cudaEvent_t>(end_));
-}
+  cudaStream_t stream;
+  Executable graph;
+  Event start, end;
+};
+
+DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>& enqueue)
+    : work_(std::make_unique<Work>(stream, enqueue)) {}
+
+DeviceGraph::~DeviceGraph() = default;
 
 double DeviceGraph::run() {
-  const cudaStream_t stream = handle_of(stream_);
-  cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(start_), stream), "graph: event");
-  cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph_), stream), "graph: launch");
-  cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(end_), stream), "graph: event");
-  cuda_check(cudaEventSynchronize(static_cast<cudaEvent_t>(end_)), "graph: run");
+  const Work& w = *work_;
+  cuda_check(cudaEventRecord(w.start.get(), w.stream), "graph: event");
+  cuda_check(cudaGraphLaunch(w.graph.get(), w.stream), "graph: launch");
+  cuda_check(cudaEventRecord(w.end.get(), w.stream), "graph: event");
+  cuda_check(cudaEventSynchronize(w.end.get()), "graph: run");
   float ms = 0;
-  cuda_check(
-      cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start_), static_cast<cudaEvent_t>(end_)),
-      "graph: time");
-  return 1000.0 * double(ms);
+  cuda_check(cudaEventElapsedTime(&ms, w.start.get(), w.end.get()), "graph: time");
+  return double(ms) * 1e3;
 }
 
 double eager_us(const DeviceStream& stream, const std::function<void()>& enqueue) {
