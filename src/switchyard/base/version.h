@@ -11,5 +11,8 @@ std::string_view version();
 std::string_view commit();
 /// The twins compiled into this build, e.g. "cpu portable, cpu avx512".
 std::string_view twins();
+/// A digest of the sources of the GPU's tile kernels, 12 hex digits: times that were measured with
+/// other ones say nothing of these.
+std::string_view tile_kernels();
 
 }  // namespace switchyard

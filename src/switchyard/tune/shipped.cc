@@ -1,12 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Winners that were measured and ship with the library, by GPU.
-#include "switchyard/tune/table.h"
+// Winners that were measured and ship with the library, by GPU. They hold for the kernels that they
+// were measured with: others leave the choice to the planner until somebody measures again
+// (docs/tuning.md).
+#include "switchyard/tune/shipped.h"
+
+#include "switchyard/base/version.h"
+#include "switchyard/tune/shipped_h200.h"
 
 namespace switchyard::tune {
+namespace {
+
+constexpr ShippedRow kH200[] = {
+#include "switchyard/tune/shipped_h200.inc"
+    {}  // behind the last one: an array has an element
+};
+constexpr ShippedRows kAll[] = {
+    {"NVIDIA H200", kH200Kernels, kH200Build, std::span(kH200).first(std::size(kH200) - 1)},
+};
+
+}  // namespace
+
+std::span<const ShippedRows> all_shipped() { return kAll; }
+
+TableEntry ShippedRow::entry() const {
+  CallKey key{.leaf = std::string(leaf),
+              .hidden = hidden,
+              .inter = inter,
+              .experts = experts,
+              .top_k = top_k,
+              .gated = gated,
+              .bias = bias,
+              .weight_on_input = weight_on_input,
+              .weights = std::string(weights),
+              .quant = std::string(quant),
+              .dtype = std::string(dtype),
+              .tokens = tokens,
+              .threads = 0};
+  return {std::move(key), tactic, TileTactic{}, us, plan_us, noise, 0, 0};
+}
 
 TuningTable shipped_table(const Machine& machine) {
   TuningTable out;
   out.machine = machine;
+  for (const ShippedRows& gpu : all_shipped()) {
+    if (gpu.gpu != machine.gpu || gpu.kernels != tile_kernels()) continue;
+    for (const ShippedRow& row : gpu.rows) out.entries.push_back(row.entry());
+  }
   return out;
 }
 

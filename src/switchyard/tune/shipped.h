@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "switchyard/tune/table.h"
+
+namespace switchyard::tune {
+
+/// One winner: as TableEntry, in literals.
+struct ShippedRow {
+  std::string_view leaf;
+  std::int64_t hidden, inter, experts, top_k;
+  bool gated, bias, weight_on_input;
+  std::string_view weights, quant, dtype;
+  std::int64_t tokens;
+  TileTactic tactic;
+  double us, plan_us, noise;
+
+  /// The row as an entry of a table.
+  TableEntry entry() const;
+};
+
+/// The winners of one GPU.
+struct ShippedRows {
+  std::string_view gpu;      // as the driver names it
+  std::string_view kernels;  // tile_kernels() of the build that was measured
+  std::string_view build;    // that build
+  std::span<const ShippedRow> rows;
+};
+
+/// Those of all GPUs.
+std::span<const ShippedRows> all_shipped();
+
+}  // namespace switchyard::tune
