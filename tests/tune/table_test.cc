@@ -15,6 +15,7 @@
 #include "switchyard/resolve/probe.h"
 #include "switchyard/tune/shipped.h"
 #include "tests/cases/tactic_case.h"
+#include "tests/meter/allocation_meter.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard::tune {
@@ -279,6 +280,10 @@ TEST_F(TableFile, ALayerRunsItsChoicesAndSaysSo) {
     ASSERT_EQ(said.size(), 2u);
     EXPECT_EQ(said[0], (CallTactic{layer::kSharedCall, want[0]}));
     EXPECT_EQ(said[1], (CallTactic{layer::kExpertsCall, want[1]}));
+    const ForwardArgs args = other.args();
+    const std::int64_t before = test::allocation_count();
+    tuned.forward(args);
+    EXPECT_EQ(test::allocation_count() - before, 0) << "a choice is only looked up";
   }
   for (std::int64_t tokens : {4, 9}) {
     Call call(tuned.impl(), tokens);

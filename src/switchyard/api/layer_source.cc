@@ -9,7 +9,7 @@
 
 namespace switchyard {
 
-LayerSource::LayerSource(const RunOptions& o, std::string command) : o_(o) {
+LayerSource::LayerSource(const RunOptions& o, const std::string& command) : o_(o) {
   require(o.finalize == "plain", command, ": finalize ", o.finalize,
           " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
           "or for finalize plain");

@@ -16,7 +16,7 @@ class LayerSource {
  public:
   /// `command` names the caller in errors. Errors: UsageError for a source that contradicts itself
   /// or cannot be read.
-  LayerSource(const RunOptions& options, std::string command);
+  LayerSource(const RunOptions& options, const std::string& command);
 
   /// A layer that can be built.
   struct Entry {

@@ -98,7 +98,7 @@ class RankRace {
 };
 
 /// The entries of all ranks.
-void gather_entries(comm::Group& group, tune::TuningTable mine, tune::TuningTable& table) {
+void gather_entries(comm::Group& group, const tune::TuningTable& mine, tune::TuningTable& table) {
   for (const std::string& text : group.all_gather(tune::table_text(mine), kPhase))
     for (tune::TableEntry& e : tune::parse_table(text, "a rank's entries").entries)
       table.put(std::move(e));
@@ -140,7 +140,7 @@ std::vector<TunedCall> tune_rank(comm::Group& group, const PreparedLayer& p, con
       if (c.name == name)
         mine.put({c.key, r.best != 0 ? t.tactic : c.candidates.front(), c.candidates.front(), t.us,
                   t.plan_us, t.noise, t.candidates, t.rounds});
-    gather_entries(group, std::move(mine), table);
+    gather_entries(group, mine, table);
     out.push_back(std::move(t));
   }
   return out;
