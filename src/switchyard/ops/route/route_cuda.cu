@@ -90,17 +90,31 @@ __device__ void score_row(const Row& row, ScoreFunction score) {
   }
 }
 
+/// Loads of up to this many entries of a lane are in flight before the first is used.
+constexpr int kAhead = 8;
+
+/// Calls visit(i, from[i]) for the lane's entries i; `absent` stands behind the last of `size`.
+template <class Visit>
+__device__ void visit_entries(const float* from, int size, int padded, float absent,
+                              Visit&& visit) {
+  for (int begin = lane_of(); begin < padded; begin += 32 * kAhead) {
+    float v[kAhead];
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) v[n] = begin + 32 * n < size ? from[begin + 32 * n] : absent;
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n)
+      if (begin + 32 * n < padded) visit(begin + 32 * n, v[n]);
+  }
+}
+
 __device__ void choice_scores(const Row& row, const DeviceRoute& r) {
   const float* base = r.on_logits ? row.z : row.s;
-  const bool plain = r.on_logits && !r.spec.choice_bias;
-  for (int i = lane_of(); i < row.padded; i += 32) {
-    if (plain) {
-      row.c[i] = row.z[i];
-      continue;
-    }
-    const float bias = r.spec.choice_bias && i < row.num_ids ? r.a.choice_bias[i] : 0.0f;
-    row.c[i] = select(row.z[i] > kNever, clean_score(base[i] + bias), kNever);
-  }
+  if (r.on_logits && !r.spec.choice_bias)
+    return map_row(row.z, row.padded, row.c, [](float z) { return z; });
+  const float* bias = r.spec.choice_bias ? r.a.choice_bias : nullptr;
+  visit_entries(bias, bias ? row.num_ids : 0, row.padded, 0, [&](int i, float b) {
+    row.c[i] = select(row.z[i] > kNever, clean_score(base[i] + b), kNever);
+  });
 }
 
 /// Whole numbers in the order of the floats; -0 and +0 are one.
@@ -245,8 +259,8 @@ __device__ Choice choose_hashed(const DeviceRoute& r, std::int64_t t, const Row&
 }
 
 __device__ void load_row(const Row& row, const float* logits) {
-  for (int i = lane_of(); i < row.padded; i += 32)
-    row.z[i] = clean_score(i < row.num_ids ? logits[i] : kNever);
+  visit_entries(logits, row.num_ids, row.padded, kNever,
+                [&](int i, float z) { row.z[i] = clean_score(z); });
 }
 
 __global__ void route_kernel(const __grid_constant__ DeviceRoute r, int row_floats) {
