@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 
 #include "switchyard/formats/e2m1.h"
 #include "switchyard/formats/e4m3.h"
@@ -30,12 +32,24 @@ T read(const std::byte* at) {
   return value;
 }
 
-/// The code of register `reg`: bits 15, 8, 7, 6 of the half word, 3 lower, 6 lower; the last one
-/// has bits 14, 13, 11, 10.
-std::uint32_t four_bits(std::uint32_t half, int reg) {
-  const auto bit = [&](int i) { return half >> i & 1; };
-  if (reg == 3) return bit(14) << 3 | bit(13) << 2 | bit(11) << 1 | bit(10);
-  return bit(15 - 3 * reg) << 3 | (half >> (6 - 3 * reg) & 7);
+/// The code of register `reg` for the lower (0) or upper (1) of its columns: where three rotations
+/// put sign and magnitude, and what is left for the last register.
+std::uint32_t four_bits(std::uint32_t word, int reg, int half) {
+  const std::uint32_t w = std::rotr(word, 16 * half);
+  const auto bits = [&](std::initializer_list<int> places) {
+    std::uint32_t code = 0;
+    for (int i : places) code = code << 1 | (w >> i & 1);
+    return code;
+  };
+  if (reg == 0) return bits({15, 8, 7, 6});
+  if (reg == 1) return bits({9, 2, 1, 0});
+  if (reg == 2) return bits({19, 12, 11, 10});
+  return bits({13, 14, 5, 4});
+}
+
+/// A scale with five bits of exponent, as the decoder reads it: 0 is no exception.
+double widened_scale(std::uint8_t code) {
+  return std::ldexp(1 + (code & 7) / 8.0, (code >> 3) - 10);
 }
 
 /// The packed matrix and its rows' factors.
@@ -69,7 +83,7 @@ struct Packed {
     }
     const auto word = read<std::uint32_t>(tile + thread * 16 + step * 4);
     const double code =
-        double(formats::decode_e2m1(std::uint8_t(four_bits(word >> (half * 16), int(reg)))));
+        double(formats::decode_e2m1(std::uint8_t(four_bits(word, int(reg), int(half)))));
     const std::int64_t pair_row = row / 16 * 8 + row % 8;
     const bool narrow = layout.code == TileCode::kNvfp4;
     const auto scale =
@@ -78,7 +92,7 @@ struct Packed {
     // Decoding puts a code's bits at 2^-126 of its value, and NVFP4's scales at 2^118.
     if (layout.code == TileCode::kMxfp4)
       return code * factor * (scale == 0 ? 0 : std::ldexp(1.0, int(scale) - 127 - 126));
-    return code * factor * double(formats::decode_e4m3(scale)) * 0x1p-8;
+    return code * factor * widened_scale(scale) * 0x1p-8;
   }
 };
 
@@ -144,6 +158,24 @@ TEST(TileCodes, EveryExponentCode) {
   p.add(m, RowPlace::kPlain);
   for (std::int64_t r = 0; r < 16; ++r)
     for (std::int64_t c = 0; c < 512; ++c) ASSERT_EQ(p.value(r, c), m.value(r, c)) << r << " " << c;
+}
+
+// Subnormal ones and 0 among them; codes under a scale of 0 are 0, for decoding knows no such
+// scale.
+TEST(TileCodes, EveryBlockScale) {
+  for (const formats::WeightLayout& layout : {formats::kNvfp4Layout, formats::kNvfp4WideLayout}) {
+    const std::int64_t cols = 16 * layout.block_cols;
+    formats::Matrix m = test::make_matrix(layout, 16, cols, 8);
+    std::vector<std::byte> scales(m.scales.begin(), m.scales.end());
+    ASSERT_EQ(scales.size(), 256u);
+    for (std::size_t i = 0; i < 256; ++i) scales[i] = std::byte(i % 127);  // 127 is refused at load
+    m.scales = scales;
+    Packed p({.rows = 16, .cols = cols, .code = tile_code(layout, cols, false)});
+    p.add(m, RowPlace::kPlain);
+    for (std::int64_t r = 0; r < 16; ++r)
+      for (std::int64_t c = 0; c < cols; ++c)
+        ASSERT_EQ(p.value(r, c), m.value(r, c)) << r << " " << c;
+  }
 }
 
 TEST(TileCodes, ANanTakesItsRow) {

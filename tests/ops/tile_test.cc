@@ -141,12 +141,13 @@ TEST(Tile, RefusesWhatHasNoKernelAndPacksTheNext) {
   EXPECT_EQ(bits_at(packed, l.up_codes), bits_at(e.up, 0, 0));
 }
 
-// The tier depends on sizes only, and up to 64 tokens no expert's weights are read twice.
+// The tier depends on sizes only, and takes more tokens than an expert has on average.
 TEST(Tile, TiersFollowTheTokens) {
   EXPECT_EQ(token_tile(1, 8, 128), 8);
-  EXPECT_EQ(token_tile(8, 64, 128), 8);
-  EXPECT_EQ(token_tile(9, 72, 128), 64);
-  EXPECT_EQ(token_tile(64, 512, 128), 64);
+  EXPECT_EQ(token_tile(8, 64, 1), 8);
+  EXPECT_EQ(token_tile(9, 72, 128), 16);
+  EXPECT_EQ(token_tile(64, 512, 128), 16);
+  EXPECT_EQ(token_tile(512, 2048, 128), 32);
   EXPECT_EQ(token_tile(512, 4096, 128), 64);
   EXPECT_EQ(token_tile(4096, 32768, 128), 128);
 }

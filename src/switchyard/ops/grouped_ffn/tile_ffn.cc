@@ -183,8 +183,10 @@ void run_fc1(const FfnArgs& a, const Buffers& b) {
 void run_fc2(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
   const TileLayout tiles = fc2_tiles(s);
+  DeviceGemm gemm = gemm_of(a, {tiles, a.layout->down_codes, b.inter}, b);
+  gemm.sorted_early = true;  // FC1 stands between
   gemm_rows_cuda(
-      gemm_of(a, {tiles, a.layout->down_codes, b.inter}, b),
+      gemm,
       {.scales = {factors_of(a, tiles, a.layout->down_scales), b.inter.token_scales, fc2_scale(a)},
        .bias = s.bias ? a.packed + a.layout->down_bias : nullptr,
        .stride = std::int64_t(a.layout->bytes),

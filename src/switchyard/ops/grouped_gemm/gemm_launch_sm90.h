@@ -11,22 +11,18 @@
 /// Launches the tier that a call asks for. For .cu files only.
 namespace switchyard::ops::sm90 {
 
-/// Of the largest sm_90 part, for the size of a persistent grid. A smaller part runs the blocks
-/// that are left over after the first.
-inline constexpr std::int64_t kMultiprocessors = 132;
-
 /// One tier.
 template <class Tier, class End>
 void launch_tier(const char* what, const DeviceGemm& g, const End& end, Stream stream) {
   const std::int64_t row_blocks = (g.layout.row_tiles() + Tier::kRowTiles - 1) / Tier::kRowTiles;
   const std::int64_t tiles =
       row_blocks * (std::min(g.experts, g.max_rows) + g.max_rows / Tier::kTokens);
-  launch_overlapped(what, grouped_gemm_kernel<Tier, End>,
-                    {.blocks = unsigned(Tier::kBlocks > 1 ? Tier::kBlocks * kMultiprocessors
-                                                          : std::min(tiles, kMultiprocessors)),
-                     .threads = Tier::kThreads,
-                     .shared_bytes = Tier::kDynamicBytes},
-                    stream, g, end);
+  launch_overlapped(
+      what, grouped_gemm_kernel<Tier, End>,
+      {.blocks = unsigned(std::min<std::int64_t>(tiles, Tier::kBlocks * kMultiprocessors)),
+       .threads = Tier::kThreads,
+       .shared_bytes = Tier::kDynamicBytes},
+      stream, g, end);
 }
 
 /// The tier with two blocks per multiprocessor, or with one where the experts are too many for it.
@@ -44,6 +40,8 @@ void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream 
   switch (tile) {
     case 8:
       return launch_shared_tier<Code, 1, 8>(what, g, end, stream);
+    case 16:
+    case 32:
     case 64:
       return g.max_tokens <= 64 ? launch_tier<Tier<Code, 1, 64>>(what, g, end, stream)
                                 : launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
@@ -52,20 +50,37 @@ void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream 
   }
 }
 
-/// Mean rows of an expert up to which its tiles take 32 tokens.
-inline constexpr std::int64_t kFewRows = 12;
-
-/// The tiers of weights that are decoded in registers.
+/// The tiers of weights that are decoded in registers: four warpgroups a multiprocessor, so that
+/// one decodes while others wait, as far as 96 registers a thread hold the sums.
 template <class Code, class End>
 void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Stream stream,
                     std::int64_t tile) {
   switch (tile) {
     case 8:
       return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
-    case 64:  // a few tokens an expert: decoding counts, and it wants many warps
-      return g.max_tokens <= 64 || g.max_rows <= kFewRows * g.experts
-                 ? launch_tier<Tier<Code, 1, 32, 3>>(what, g, end, stream)
-                 : launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
+    case 16:
+      return launch_tier<Tier<Code, 2, 16, 2>>(what, g, end, stream);
+    case 32:
+      return launch_tier<Tier<Code, 2, 32, 2>>(what, g, end, stream);
+    case 64:  // 48 at a time
+      return launch_tier<Tier<Code, 2, 48, 2>>(what, g, end, stream);
+    default:
+      return launch_tier<Tier<Code, 2, 128>>(what, g, end, stream);
+  }
+}
+
+/// The same where sums of 128 columns join the others and take registers of their own.
+template <class Code, class End>
+void launch_decoded_blocks(const char* what, const DeviceGemm& g, const End& end, Stream stream,
+                           std::int64_t tile) {
+  switch (tile) {
+    case 8:
+      return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
+    case 16:
+    case 32:
+      return launch_tier<Tier<Code, 1, 32, 3>>(what, g, end, stream);
+    case 64:
+      return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
     default:
       return launch_tier<Tier<Code, 2, 128>>(what, g, end, stream);
   }
@@ -81,7 +96,9 @@ void launch_gemm(const char* what, const DeviceGemm& g, const End& end, Stream s
   if (tile == 0) tile = token_tile(g.max_tokens, g.max_rows, g.experts);
   ensure(std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles),
          what, ": no tier of ", tile, " tokens");
-  if constexpr (Code::kDecoded) {
+  if constexpr (Code::kDecoded && Code::kBlockSums) {
+    launch_decoded_blocks<Code>(what, g, end, stream, tile);
+  } else if constexpr (Code::kDecoded) {
     launch_decoded<Code>(what, g, end, stream, tile);
   } else {
     launch_plain<Code>(what, g, end, stream, tile);

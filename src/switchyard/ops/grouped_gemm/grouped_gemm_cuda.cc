@@ -8,11 +8,11 @@
 namespace switchyard::ops {
 
 std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts) {
-  // Up to 64 tokens an expert's rows fit one tile, so its weights are read once.
-  for (std::int64_t tile : {8, 64})
-    if (max_tokens <= tile) return tile;
+  if (max_tokens <= 8) return 8;  // an expert's rows fit one tile
+  // Rows of an expert scatter about their mean: past these most would take a second tile, and a
+  // second pass over the weights.
   const std::int64_t mean = max_rows / std::max<std::int64_t>(1, experts);
-  return mean <= 48 ? 64 : 128;
+  return mean <= 6 ? 16 : mean <= 20 ? 32 : mean <= 48 ? 64 : 128;
 }
 
 bool serves_prefill(const DeviceGemm& gemm) {

@@ -21,7 +21,8 @@ namespace switchyard::ops {
 ///          multiple of 8, and its rows; block_scales [ceil(cols / 128)][x.capacity]: what
 ///          multiplies 128 columns of a row, or null. All in device memory.
 /// Units:   expert_stride in bytes. max_tokens bounds the rows of an expert, max_rows the rows of
-///          all: they choose the tier and the grid.
+///          all: they choose the tier and the grid. sorted_early: offsets and counts stand since
+///          before the launch in front of this one, so weights may be fetched while that one runs.
 struct DeviceGemm {
   const std::byte* weights = nullptr;
   std::int64_t expert_stride = 0;
@@ -33,6 +34,7 @@ struct DeviceGemm {
   std::int64_t experts = 0;
   std::int64_t max_tokens = 0;
   std::int64_t max_rows = 0;
+  bool sorted_early = false;
 };
 
 /// What the sums are multiplied by before biases join.
@@ -88,7 +90,7 @@ struct RowsEnd {
 };
 
 /// How many tokens one tile takes; the list of tiers, for the launch and for the tests.
-inline constexpr std::int64_t kTokenTiles[] = {8, 64, 128};
+inline constexpr std::int64_t kTokenTiles[] = {8, 16, 32, 64, 128};
 
 /// The tier that a call of these sizes runs: tokens per tile. The choice changes no bit.
 std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts);

@@ -61,6 +61,15 @@ __device__ inline void copy_bulk(void* to, const void* from, std::uint32_t bytes
       "l"(from), "r"(bytes), "r"(shared_address(bar))
       : "memory");
 }
+/// Copies four bytes from global to shared memory in the background, or writes 0 there.
+__device__ inline void copy_word(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+/// Waits for this thread's copy_word().
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 /// Orders this thread's view of ordinary shared-memory writes before tensor-core reads.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

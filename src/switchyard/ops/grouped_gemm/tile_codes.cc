@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -49,12 +50,16 @@ void add_word(std::byte* at, std::uint32_t bits) {
   std::memcpy(at, &word, 4);
 }
 
-/// Where four bits lie in the half word that register `reg` is decoded from: the first three shift
-/// into bits 15 and 8 to 6 as they are, the last one takes what is left.
+/// Where the four bits of a lower column's code lie in the word that register `reg` is decoded
+/// from; an upper column's lie 16 bits further, round the word's end. Sign and magnitude of the
+/// first three come to bits 15 and 8 to 6 by one rotation, of 0, 6 and 28 bits to the left; those
+/// of the last one take the bits that are left, and two shifts.
 constexpr std::uint32_t place_code(std::uint32_t code, int reg) {
   const std::uint32_t sign = code >> 3 & 1, magnitude = code & 7;
-  if (reg < 3) return sign << (15 - 3 * reg) | magnitude << 6 >> (3 * reg);
-  return sign << 14 | magnitude >> 2 << 13 | (magnitude & 3) << 10;
+  if (reg == 0) return sign << 15 | magnitude << 6;
+  if (reg == 1) return sign << 9 | magnitude;
+  if (reg == 2) return sign << 19 | magnitude << 10;
+  return sign << 13 | magnitude >> 2 << 14 | (magnitude & 3) << 4;
 }
 
 /// Sixteen codes of 4 bits: two of each thread for its lower, two for its upper columns.
@@ -65,13 +70,14 @@ void pack_step_4(const std::uint8_t (&codes)[8], const RowSlot& s, std::byte* ti
       const std::uint32_t pair = codes[upper * 4 + lane];
       const int reg = int(upper * 2 + s.half());
       add_word(tile + (s.thread() + lane) * 16 + step * 4,
-               place_code(pair & 0xf, reg) | place_code(pair >> 4, reg) << 16);
+               place_code(pair & 0xf, reg) | std::rotl(place_code(pair >> 4, reg), 16));
     }
 }
 
-/// Sixteen codes of 8 bits. A NaN becomes 0: its row's factor is NaN.
+/// Sixteen codes of 8 bits, from column `col` on. A NaN becomes 0: its row's factor is NaN.
 void pack_step_8(const std::uint8_t (&codes)[16], const RowSlot& s, std::byte* tile,
-                 std::int64_t step) {
+                 std::int64_t col) {
+  const std::int64_t step = col % kTileCols / kStepCols;
   const auto finite = [](std::uint8_t c) { return (c & 0x7f) == 0x7f ? 0u : std::uint32_t(c); };
   for (std::int64_t upper = 0; upper < 2; ++upper)
     for (std::int64_t lane = 0; lane < 4; ++lane) {
@@ -90,7 +96,7 @@ void pack_row_codes(const Matrix& m, std::int64_t r, const RowSlot& slot, TileCo
   for (std::int64_t at = 0, step = 0; at < row_bytes; at += std::int64_t(bytes), ++step) {
     std::uint8_t codes[bytes] = {};
     std::memcpy(codes, from + at, std::min(bytes, std::size_t(row_bytes - at)));
-    pack(codes, slot, slot.tile + step / kSteps * tile_bytes(code), step % kSteps);
+    pack(codes, slot, slot.tile + step / kSteps * tile_bytes(code), step * kStepCols);
   }
 }
 
@@ -119,6 +125,34 @@ std::byte factor_field(std::byte code, int shift) {
   return std::byte(std::clamp(int(code) - shift + 126, 0, 254));
 }
 
+/// An E4M3 scale as decoding reads it: five bits of exponent from 2^-9 on, which is 1, and three of
+/// mantissa. Subnormals are normal here, so the bits, shifted and added to a constant, are a bf16.
+/// 0 stays 0, which decodes to something else: its block's codes are packed as 0.
+std::byte widened_scale(std::byte scale) {
+  const int code = int(scale);
+  const int exponent = code >> 3, mantissa = code & 7;  // loading refused a set sign bit
+  if (exponent > 0) return std::byte((exponent + 3) << 3 | mantissa);
+  if (mantissa == 0) return std::byte(0);
+  const int top = std::bit_width(unsigned(mantissa)) - 1;
+  return std::byte((top + 1) << 3 | (mantissa << (3 - top) & 7));
+}
+
+/// Whether the block of a row that holds `col` has scale 0; MXFP4 has no such scale.
+bool has_zero_scale(const Matrix& m, std::int64_t r, std::int64_t col) {
+  return m.layout.scale == ScaleType::kE4m3 &&
+         scale_row(m, r)[std::size_t(col / m.layout.block_cols)] == std::byte(0);
+}
+
+/// A row of codes of 4 bits.
+void pack_row_4(const Matrix& m, std::int64_t r, const RowSlot& slot, TileCode code) {
+  pack_row_codes<8>(
+      m, r, slot, code,
+      [&](std::uint8_t(&codes)[8], const RowSlot& s, std::byte* tile, std::int64_t col) {
+        if (has_zero_scale(m, r, col)) std::fill_n(codes, 8, std::uint8_t(0));
+        pack_step_4(codes, s, tile, col % kTileCols / kStepCols);
+      });
+}
+
 /// Per row and 16 columns: four bytes of the row's tile; per 32: two, beside those of row + 8.
 void pack_scale_bytes(const Matrix& m, std::int64_t r, const RowSlot& s, const TileLayout& l) {
   const std::span<const std::byte> from = scale_row(m, r);
@@ -131,7 +165,7 @@ void pack_scale_bytes(const Matrix& m, std::int64_t r, const RowSlot& s, const T
     const std::int64_t at = narrow ? s.pair_row() * 8 + s.half() * 4 + in_tile
                                    : s.pair_row() * 4 + in_tile * 2 + s.half();
     scales[at] = l.code == TileCode::kMxfp4 ? factor_field(from[std::size_t(b)], shift)
-                                            : from[std::size_t(b)];
+                                            : widened_scale(from[std::size_t(b)]);
   }
 }
 
@@ -220,7 +254,7 @@ void pack_tiles(const Matrix& m, const TileLayout& l, RowPlace place, std::span<
   for (std::int64_t r = 0; r < m.rows; ++r) {
     const RowSlot slot = slot_of(l, r, place, packed);
     if (element == Element::kE2m1) {
-      pack_row_codes<8>(m, r, slot, l.code, pack_step_4);
+      pack_row_4(m, r, slot, l.code);
       pack_scale_bytes(m, r, slot, l);
     } else {
       pack_row_codes<16>(m, r, slot, l.code, pack_step_8);

@@ -26,15 +26,15 @@ __device__ std::uint32_t spread_byte(std::uint32_t word) {
   return __byte_perm(word, 0, kSelect);
 }
 
-/// Pairs of bf16.
-inline constexpr std::uint32_t kTwoTo119 = 0x7b007b00u, kTwoTo120 = 0x7b807b80u;
+/// A pair of bf16.
+inline constexpr std::uint32_t kTwoTo120 = 0x7b807b80u;
 
 /// bf16 tiles: the tensor cores read them from shared memory.
 struct PlainTiles {
-  static constexpr TileCode kCode = TileCode::kBf16;              ///< What they hold.
-  static constexpr bool kDecoded = false, kBlockSums = false;     ///< As they are.
-  static constexpr int kBytes = int(tile_bytes(kCode));           ///< Of one tile.
-  static constexpr int kColTiles = 1, kMostColTiles = kColTiles;  ///< Of a stage.
+  static constexpr TileCode kCode = TileCode::kBf16;           ///< What they hold.
+  static constexpr bool kDecoded = false, kBlockSums = false;  ///< As they are.
+  static constexpr int kBytes = int(tile_bytes(kCode));        ///< Of one tile.
+  static constexpr int kColTiles = 1, kMostColTiles = 2;       ///< Of a stage.
 };
 
 /// What all decoded tiles share: two of them make a stage, 128 columns, or four.
@@ -49,18 +49,26 @@ struct DecodedTiles {
 };
 
 /// E2M1 codes of one thread: a word per step of 16 columns, four bits of each half per register.
-/// The first three lie so that one mask leaves sign and magnitude where a bf16 has them.
+/// The first three lie so that a rotation and a mask leave sign and magnitude where a bf16 has
+/// them.
 struct Nibbles {
   uint4 words;
 
   __device__ static Nibbles load(const std::byte* tile) {
     return {*reinterpret_cast<const uint4*>(tile + threadIdx.x % 128 * 16)};
   }
+  /// Of step `n`.
+  template <int n>
+  __device__ std::uint32_t word() const {
+    return n == 0 ? words.x : n == 1 ? words.y : n == 2 ? words.z : words.w;
+  }
   /// Register `j` of `word`, times 2^-126.
   template <int j>
   __device__ static std::uint32_t pair(std::uint32_t word) {
-    if constexpr (j < 3) return (word << (3 * j)) & 0x81c081c0u;
-    return ((word << 1) & 0x80008000u) | ((word >> 5) & 0x01000100u) | ((word >> 4) & 0x00c000c0u);
+    if constexpr (j == 0) return word & 0x81c081c0u;
+    if constexpr (j == 1) return (word << 6) & 0x81c081c0u;
+    if constexpr (j == 2) return __funnelshift_r(word, word, 4) & 0x81c081c0u;
+    return ((word << 2) & 0x80c080c0u) | ((word >> 6) & 0x01000100u);
   }
   /// All registers of a step; the two rows have scales of their own.
   __device__ static void decode(std::uint32_t word, std::uint32_t row, std::uint32_t row_8,
@@ -77,56 +85,82 @@ __device__ inline int pair_row() { return threadIdx.x % 128 / 32 * 8 + threadIdx
 
 /// MXFP4: the scale is the exponent of a bf16.
 struct Mxfp4Tiles : DecodedTiles<TileCode::kMxfp4> {
-  __device__ static void decode(const std::byte* tile, std::uint32_t (&a)[4][4]) {
-    const Nibbles codes = Nibbles::load(tile);
-    const std::uint32_t scales =
-        *reinterpret_cast<const std::uint32_t*>(tile + 2048 + pair_row() * 4);
-    const std::uint32_t row = spread_byte<0>(scales) << 7, row_8 = spread_byte<1>(scales) << 7;
-    Nibbles::decode(codes.words.x, row, row_8, a[0]);
-    Nibbles::decode(codes.words.y, row, row_8, a[1]);
-    const std::uint32_t next = spread_byte<2>(scales) << 7, next_8 = spread_byte<3>(scales) << 7;
-    Nibbles::decode(codes.words.z, next, next_8, a[2]);
-    Nibbles::decode(codes.words.w, next, next_8, a[3]);
+  /// What a thread reads of a tile.
+  struct Raw {
+    Nibbles codes;
+    std::uint32_t scales;
+  };
+  /// From shared memory.
+  __device__ static Raw load(const std::byte* tile) {
+    return {Nibbles::load(tile),
+            *reinterpret_cast<const std::uint32_t*>(tile + 2048 + pair_row() * 4)};
+  }
+  /// The registers of 32 of its columns, per step of 16.
+  template <int half>
+  __device__ static void decode(const Raw& raw, std::uint32_t (&a)[2][4]) {
+    const std::uint32_t row = spread_byte<2 * half>(raw.scales) << 7;
+    const std::uint32_t row_8 = spread_byte<2 * half + 1>(raw.scales) << 7;
+    Nibbles::decode(raw.codes.word<2 * half>(), row, row_8, a[0]);
+    Nibbles::decode(raw.codes.word<2 * half + 1>(), row, row_8, a[1]);
   }
 };
 
 /// E4M3 scale in byte `n`, times 2^118: with a code's 2^-126 that leaves 2^-8, which the row's
-/// factor takes back. bf16 holds it for every scale.
+/// factor takes back. Packing made exponents of five bits, so that one sum is the bf16.
 template <int n>
 __device__ std::uint32_t nvfp4_factor(std::uint32_t word) {
-  return multiply_pairs(multiply_pairs(spread_byte<n>(word) << 4, kTwoTo119), kTwoTo119);
+  return spread_byte<n>(word) * 16 + 0x75807580u;  // 2^(118 - 10) as a bf16, in both halves
 }
 
 /// NVFP4 with scales per 16 columns.
 struct Nvfp4Tiles : DecodedTiles<TileCode::kNvfp4> {
-  __device__ static void decode(const std::byte* tile, std::uint32_t (&a)[4][4]) {
-    const Nibbles codes = Nibbles::load(tile);
-    const uint2 scales = *reinterpret_cast<const uint2*>(tile + 2048 + pair_row() * 8);
-    Nibbles::decode(codes.words.x, nvfp4_factor<0>(scales.x), nvfp4_factor<0>(scales.y), a[0]);
-    Nibbles::decode(codes.words.y, nvfp4_factor<1>(scales.x), nvfp4_factor<1>(scales.y), a[1]);
-    Nibbles::decode(codes.words.z, nvfp4_factor<2>(scales.x), nvfp4_factor<2>(scales.y), a[2]);
-    Nibbles::decode(codes.words.w, nvfp4_factor<3>(scales.x), nvfp4_factor<3>(scales.y), a[3]);
+  /// What a thread reads of a tile.
+  struct Raw {
+    Nibbles codes;
+    uint2 scales;
+  };
+  /// From shared memory.
+  __device__ static Raw load(const std::byte* tile) {
+    return {Nibbles::load(tile), *reinterpret_cast<const uint2*>(tile + 2048 + pair_row() * 8)};
+  }
+  /// As Mxfp4Tiles.
+  template <int half>
+  __device__ static void decode(const Raw& raw, std::uint32_t (&a)[2][4]) {
+    const auto [row, row_8] = raw.scales;
+    Nibbles::decode(raw.codes.word<2 * half>(), nvfp4_factor<2 * half>(row),
+                    nvfp4_factor<2 * half>(row_8), a[0]);
+    Nibbles::decode(raw.codes.word<2 * half + 1>(), nvfp4_factor<2 * half + 1>(row),
+                    nvfp4_factor<2 * half + 1>(row_8), a[1]);
   }
 };
 
 /// NVFP4 with scales per 32 columns.
 struct Nvfp4WideTiles : DecodedTiles<TileCode::kNvfp4Wide> {
-  __device__ static void decode(const std::byte* tile, std::uint32_t (&a)[4][4]) {
-    const Nibbles codes = Nibbles::load(tile);
-    const std::uint32_t scales =
-        *reinterpret_cast<const std::uint32_t*>(tile + 2048 + pair_row() * 4);
-    const std::uint32_t row = nvfp4_factor<0>(scales), row_8 = nvfp4_factor<1>(scales);
-    Nibbles::decode(codes.words.x, row, row_8, a[0]);
-    Nibbles::decode(codes.words.y, row, row_8, a[1]);
-    const std::uint32_t next = nvfp4_factor<2>(scales), next_8 = nvfp4_factor<3>(scales);
-    Nibbles::decode(codes.words.z, next, next_8, a[2]);
-    Nibbles::decode(codes.words.w, next, next_8, a[3]);
+  using Raw = Mxfp4Tiles::Raw;  ///< What a thread reads of a tile.
+  /// From shared memory.
+  __device__ static Raw load(const std::byte* tile) { return Mxfp4Tiles::load(tile); }
+  /// As Mxfp4Tiles.
+  template <int half>
+  __device__ static void decode(const Raw& raw, std::uint32_t (&a)[2][4]) {
+    const std::uint32_t row = nvfp4_factor<2 * half>(raw.scales);
+    const std::uint32_t row_8 = nvfp4_factor<2 * half + 1>(raw.scales);
+    Nibbles::decode(raw.codes.word<2 * half>(), row, row_8, a[0]);
+    Nibbles::decode(raw.codes.word<2 * half + 1>(), row, row_8, a[1]);
   }
 };
 
 /// E4M3: two words per step, a byte of each half per register.
 template <TileCode code>
 struct E4m3Tiles : DecodedTiles<code> {
+  /// What a thread reads of a tile.
+  struct Raw {
+    uint4 halves[2];
+  };
+  /// From shared memory.
+  __device__ static Raw load(const std::byte* tile) {
+    const uint4* codes = reinterpret_cast<const uint4*>(tile) + threadIdx.x % 128;
+    return {{codes[0], codes[128]}};
+  }
   /// The upper byte of each half.
   __device__ static std::uint32_t pair(std::uint32_t word) {
     const std::uint32_t bits = (word & 0x80008000u) | ((word >> 4) & 0x07f007f0u);
@@ -140,14 +174,12 @@ struct E4m3Tiles : DecodedTiles<code> {
     a[2] = pair(upper);
     a[3] = pair(upper << 8);
   }
-  /// All registers of a tile, per step.
-  __device__ static void decode(const std::byte* tile, std::uint32_t (&a)[4][4]) {
-    const uint4* codes = reinterpret_cast<const uint4*>(tile) + threadIdx.x % 128;
-    const uint4 first = codes[0], second = codes[128];
-    decode_step(first.x, first.y, a[0]);
-    decode_step(first.z, first.w, a[1]);
-    decode_step(second.x, second.y, a[2]);
-    decode_step(second.z, second.w, a[3]);
+  /// As Mxfp4Tiles.
+  template <int half>
+  __device__ static void decode(const Raw& raw, std::uint32_t (&a)[2][4]) {
+    const uint4 words = raw.halves[half];
+    decode_step(words.x, words.y, a[0]);
+    decode_step(words.z, words.w, a[1]);
   }
   /// Block scales of gate's and of up's rows.
   __device__ static float2 scales(const std::byte* tile) {
