@@ -332,7 +332,7 @@ void expect_sorted(const SortCase& c) {
 }
 
 TEST_F(GroupedGemmCuda, SortsAndGathersStably) {
-  for (std::int64_t tokens : {1, 7, 64, 65, 1000})
+  for (std::int64_t tokens : {1, 7, 64, 65, 1000, 1500})
     for (std::int64_t hidden : {64, 70, 200})
       for (bool weigh : {false, true}) {
         SCOPED_TRACE(testing::Message() << tokens << " tokens of " << hidden);

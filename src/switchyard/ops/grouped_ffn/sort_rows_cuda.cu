@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/base/check.h"
 #include "switchyard/base/cuda_launch.h"
+#include "switchyard/ops/grouped_ffn/arrange_rows_cuda.h"
 #include "switchyard/ops/grouped_ffn/quantize_row_sm90.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
 
 namespace switchyard::ops {
 namespace {
 
-/// Threads of a sorting block: few where there are few ids to read.
-constexpr int kMostThreads = 512, kFewThreads = 128, kMostWarps = kMostThreads / 32;
-constexpr std::int64_t kFewRows = 512;
-/// Up to this many tokens the sorting block of an expert copies its rows too.
-constexpr std::int64_t kGatherTokens = 64;
+/// Threads of a sorting block.
+constexpr int kMostThreads = 512, kMostWarps = kMostThreads / 32;
 constexpr int kGatherWarps = 8;
 
-using sm90::gather_row;
 using sm90::lane_of;
 
 /// Neighbouring ids that one lane looks at.
@@ -110,8 +107,7 @@ __device__ void place_ids(const DeviceSort& a, int expert, std::int64_t begin, s
 
 /// One block per expert, and one for what belongs to none: each reads all ids, so that no block
 /// waits for another and the order is the stable one.
-__global__ void __launch_bounds__(kMostThreads)
-    sort_kernel(const DeviceSort a, const DeviceGather g, bool gathers) {
+__global__ void __launch_bounds__(kMostThreads) sort_kernel(const DeviceSort a) {
   extern __shared__ int counts[];
   __shared__ int own[kMostWarps];
   sm90::wait_for_previous_launch();
@@ -135,20 +131,6 @@ __global__ void __launch_bounds__(kMostThreads)
   place_ids(a, expert, begin, end, c.first + c.before[0]);
   const int last = c.first + total, padded = (last + 7) / 8 * 8;
   if (last + int(threadIdx.x) < padded) a.source[last + threadIdx.x] = -1;
-  if (!gathers) return;
-  __syncthreads();
-  for (int row = c.first + warp; row < last; row += warps)
-    gather_row(g, a.top_k, row, a.source[row]);
-}
-
-__global__ void __launch_bounds__(32 * kGatherWarps)
-    gather_kernel(const DeviceSort a, const DeviceGather g) {
-  sm90::wait_for_previous_launch();
-  sm90::allow_next_launch();
-  const std::int64_t row = std::int64_t(blockIdx.x) * kGatherWarps + threadIdx.x / 32;
-  if (row >= a.offsets[a.experts]) return;
-  const std::int32_t choice = a.source[row];
-  if (choice >= 0) gather_row(g, a.top_k, row, choice);
 }
 
 __global__ void __launch_bounds__(32 * kGatherWarps) quantize_kernel(const DeviceQuantize a) {
@@ -184,17 +166,13 @@ __global__ void __launch_bounds__(32 * kGatherWarps) capture_kernel(const Device
 }  // namespace
 
 void sort_and_gather_cuda(const DeviceSort& a, const DeviceGather& g, Stream stream) {
-  const bool gathers = a.tokens <= kGatherTokens, few = a.tokens * a.top_k <= kFewRows;
+  if (arranges_alone(a)) return arrange_rows_cuda(a, g, stream);
   launch_overlapped("sorting of rows: launch", sort_kernel,
                     {.blocks = unsigned(a.experts + 1),
-                     .threads = unsigned(few ? kFewThreads : kMostThreads),
+                     .threads = kMostThreads,
                      .shared_bytes = std::size_t(a.experts) * sizeof(int)},
-                    stream, a, g, gathers);
-  if (gathers) return;
-  launch_overlapped("gathering of rows: launch", gather_kernel,
-                    {.blocks = unsigned((g.out.tiles.capacity + kGatherWarps - 1) / kGatherWarps),
-                     .threads = 32 * kGatherWarps},
-                    stream, a, g);
+                    stream, a);
+  arrange_rows_cuda(a, g, stream);
 }
 
 void quantize_rows_cuda(const DeviceQuantize& a, Stream stream) {
