@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -182,7 +183,7 @@ std::int64_t differing(const GemmCase& c, const std::vector<float>& a,
     for (std::int64_t r = c.offsets[e]; r < c.offsets[e] + c.counts[e]; ++r)
       for (std::int64_t col = 0; col < c.n; ++col) {
         const std::size_t i = std::size_t(r * c.stride() + col);
-        count += std::memcmp(&a[i], &b[i], 4) != 0;
+        count += std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i]);
       }
   return count;
 }

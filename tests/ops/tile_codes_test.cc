@@ -54,7 +54,7 @@ double widened_scale(std::uint8_t code) {
 
 /// The packed matrix and its rows' factors.
 struct Packed {
-  Packed(const TileLayout& l)
+  explicit Packed(const TileLayout& l)
       : layout(l), bytes(l.bytes()), factors(l.factor_bytes() / sizeof(float)) {}
   void add(const formats::Matrix& m, RowPlace place) {
     pack_tiles(m, layout, place, bytes);
