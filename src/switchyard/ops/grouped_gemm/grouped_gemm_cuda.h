@@ -97,12 +97,12 @@ std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int
 
 /// FC1 (the rows of both projections paired, see paired_row()), enqueued on `stream`.
 ///
-/// `tile` forces a tier of kTokenTiles, or the one of gemm_prefill_cuda.h; 0 chooses.
+/// `tile` forces a tier of kTokenTiles, or the one of gemm_prefill_cuda.h; 0 chooses. It has no
+/// default, so that a tactic cannot be lost on its way here: no bit would show it.
 /// Errors:  DeviceError when the launch fails, or when the build has no CUDA.
 void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
-                          std::int64_t tile = 0);
+                          std::int64_t tile);
 /// FC2, as gemm_activation_cuda().
-void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream,
-                    std::int64_t tile = 0);
+void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile);
 
 }  // namespace switchyard::ops
