@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 SUITES = ("cpu", "mpi", "gpu", "gpu2")
-FLAGS = ("asan", "serial")
+FLAGS = ("asan", "tsan", "serial", "many")
 
 
 def parse(text):

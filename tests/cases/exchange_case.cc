@@ -7,10 +7,14 @@
 #include <limits>
 #include <numeric>
 
+#include "switchyard/base/check.h"
 #include "switchyard/core/shard.h"
+#include "switchyard/ops/quantize/quantize.h"
 
 namespace switchyard::test {
 namespace {
+
+using formats::ActivationQuant;
 
 constexpr std::int64_t kStridePad = 24;
 
@@ -60,6 +64,46 @@ void fill(std::vector<std::byte>& out, std::uint64_t seed) {
     const std::uint64_t noise = mix(seed + i);
     std::memcpy(out.data() + i, &noise, std::min(sizeof noise, out.size() - i));
   }
+}
+
+/// Keeps noise of 2 bytes among the bf16 values that a layer meets: exponents -7 to 1.
+void tame(std::vector<std::byte>& rows) {
+  constexpr unsigned kSign = 0x80, kExponent = 0x3c, kLast = 3;
+  for (std::size_t i = 1; i < rows.size(); i += 2) {
+    const unsigned high = unsigned(rows[i]);
+    rows[i] = std::byte((high & kSign) | (kExponent + (high & kLast)));
+  }
+}
+
+ActivationQuant quant_of(PayloadKind kind) {
+  switch (kind) {
+    case PayloadKind::kBf16:
+      return ActivationQuant::kNone;
+    case PayloadKind::kFp8Block:
+      return ActivationQuant::kFp8Block128;
+    case PayloadKind::kFp8Tensor:
+      return ActivationQuant::kFp8Tensor;
+    case PayloadKind::kMxfp8:
+      return ActivationQuant::kMxfp8;
+    case PayloadKind::kNvfp4:
+      return ActivationQuant::kNvfp4;
+  }
+  throw InternalError("a kind of payload has no quantiser");
+}
+
+/// One bf16 row in the form of `kind`.
+void quantise(PayloadKind kind, const std::byte* bf16, std::vector<float>& row, std::byte* codes,
+              std::byte* scales) {
+  for (std::size_t h = 0; h < row.size(); ++h)
+    row[h] = load_element(Dtype::kBf16, bf16, std::int64_t(h));
+  constexpr float kStatic = 0x1p-7F;
+  ops::quantize_rows_to_codes({.kind = quant_of(kind),
+                               .x = row.data(),
+                               .rows = 1,
+                               .cols = std::int64_t(row.size()),
+                               .static_scale = kStatic,
+                               .codes = reinterpret_cast<std::uint8_t*>(codes),
+                               .scales = reinterpret_cast<std::uint8_t*>(scales)});
 }
 
 void add(float weight, const std::vector<float>& row, std::vector<float>& sum) {
@@ -136,6 +180,7 @@ ExchangeInput::ExchangeInput(const comm::ExchangeShape& s, int rank, std::int64_
   scales.resize(std::size_t(tokens * (payload.scale_bytes + kStridePad)));
   fill(hidden, seed);
   fill(scales, ~seed);
+  if (kind == PayloadKind::kBf16) tame(hidden);
   for (std::int64_t t = 0; t < tokens; ++t) {
     // A step that shares no factor with `slots` visits each slot once.
     std::int64_t step = 1 + std::int64_t(mix(seed + std::uint64_t(t) * 7) % std::uint64_t(s.slots));
@@ -166,6 +211,40 @@ comm::DispatchArgs ExchangeInput::args() const {
           .wire = wire};
 }
 
+ExchangeInput quantised(const ExchangeInput& plain, PayloadKind kind) {
+  ExchangeInput out = plain;
+  if (kind == PayloadKind::kBf16) return out;
+  out.payload = payload_of(kind, plain.shape.hidden);
+  const comm::DispatchArgs from = plain.args(), to = out.args();
+  out.hidden.assign(std::size_t(out.tokens * to.hidden_stride), std::byte{0x5a});
+  out.scales.assign(std::size_t(out.tokens * to.scale_stride), std::byte{0x5a});
+  std::vector<float> row(std::size_t(plain.shape.hidden));
+  for (std::int64_t t = 0; t < out.tokens; ++t)
+    quantise(kind, plain.hidden.data() + t * from.hidden_stride, row,
+             out.hidden.data() + t * to.hidden_stride, out.scales.data() + t * to.scale_stride);
+  return out;
+}
+
+Requantised::Requantised(const comm::Received& in, PayloadKind kind, std::int64_t hidden)
+    : received_(in) {
+  if (kind == PayloadKind::kBf16) return;
+  const Payload payload = payload_of(kind, hidden);
+  std::int64_t rows = 0;
+  for (const comm::Segment& s : in.segments) rows = std::max(rows, s.first + s.rows);
+  hidden_.resize(std::size_t(rows * payload.row_bytes));
+  scales_.resize(std::size_t(rows * payload.scale_bytes) + 1);
+  std::vector<float> row;
+  row.resize(std::size_t(hidden));
+  for (const comm::Segment& s : in.segments)
+    for (std::int64_t i = s.first; i < s.first + s.rows; ++i)
+      quantise(kind, in.hidden + i * in.hidden_stride, row, hidden_.data() + i * payload.row_bytes,
+               scales_.data() + i * payload.scale_bytes);
+  received_.hidden = hidden_.data();
+  received_.hidden_stride = payload.row_bytes;
+  received_.scales = scales_.data();
+  received_.scale_stride = payload.scale_bytes;
+}
+
 void serve(const comm::Received& in, const comm::ExchangeShape& shape,
            const comm::Contract& contract, Payload payload, int rank) {
   const Shard mine = ep_shard(shape.slots, shape.ep, rank / shape.tp);
@@ -192,45 +271,100 @@ void serve(const comm::Received& in, const comm::ExchangeShape& shape,
     }
 }
 
-std::vector<float> expected_sums(const ExchangeInput& in, const comm::Contract& contract) {
-  const comm::ExchangeShape& s = in.shape;
-  const comm::DispatchArgs args = in.args();
-  const std::size_t width = std::size_t(s.hidden);
-  std::vector<float> out(std::size_t(in.tokens) * width), row(width), share(width);
-  std::vector<std::byte> wire(std::size_t(s.share_bytes) + 16);
-  for (std::int64_t t = 0; t < in.tokens; ++t) {
-    float* sum = out.data() + std::size_t(t) * width;
-    auto expert = [&](std::int64_t j, std::int64_t rank) {
-      expert_row(in.hidden.data() + t * args.hidden_stride,
-                 in.scales.data() + t * args.scale_stride, in.payload,
-                 in.ids[std::size_t(t * s.top_k + j)], rank % s.tp, s.hidden, row.data());
-    };
-    auto weight = [&](std::int64_t j) { return in.weights[std::size_t(t * s.top_k + j)]; };
-    auto id = [&](std::int64_t j) { return in.ids[std::size_t(t * s.top_k + j)]; };
-    if (contract.weights == comm::WeightsBy::kCombine) {
-      for (std::int64_t j = 0; j < s.top_k; ++j) {
-        if (id(j) < 0) continue;
-        expert(j, 0);
-        comm::encode_row(in.wire, row.data(), s.hidden, wire.data());
-        comm::add_row(in.wire, wire.data(), weight(j), s.hidden, sum);
-      }
-      continue;
-    }
-    for (std::int64_t r = 0; r < s.ranks(); ++r) {
-      const Shard held = ep_shard(s.slots, s.ep, r / s.tp);
-      std::fill(share.begin(), share.end(), 0.0F);
-      bool any = false;
-      for (std::int64_t j = 0; j < s.top_k; ++j) {
-        if (id(j) < held.begin || id(j) >= held.begin + held.size) continue;
-        any = true;
-        expert(j, r);
-        add(weight(j), row, share);
-      }
-      if (!any) continue;
-      comm::encode_row(in.wire, share.data(), s.hidden, wire.data());
-      comm::add_row(in.wire, wire.data(), 1, s.hidden, sum);
+namespace {
+
+/// What the reference says of one token, whose sum it makes.
+class TokenSums {
+ public:
+  TokenSums(const ExchangeInput& in, Slip slip)
+      : in_(in),
+        args_(in.args()),
+        slip_(slip),
+        row_(std::size_t(in.shape.hidden)),
+        share_(row_.size()),
+        wire_(std::size_t(comm::wire_bytes(in.wire, in.shape.hidden)) + 16) {}
+
+  /// Each choice's row by itself, weighed behind the wire.
+  void by_choice(std::int64_t token, float* sum) {
+    const std::int64_t k = in_.shape.top_k;
+    for (std::int64_t i = 0; i < k; ++i) {
+      const std::int64_t j = slip_.reversed ? k - 1 - i : i;
+      if (id(token, j) < 0) continue;
+      expert(token, j, 0);
+      send(row_, weight(token, j), sum);
     }
   }
+  /// Each rank's share, weighed in front of the wire.
+  void by_rank(std::int64_t token, float* sum) {
+    const std::int64_t ranks = in_.shape.ranks();
+    for (std::int64_t i = 0; i < ranks; ++i) {
+      const std::int64_t r = slip_.reversed ? ranks - 1 - i : i;
+      const Shard held = ep_shard(in_.shape.slots, in_.shape.ep, r / in_.shape.tp);
+      std::fill(share_.begin(), share_.end(), 0.0F);
+      bool any = false;
+      for (std::int64_t j = 0; j < in_.shape.top_k; ++j) {
+        if (id(token, j) < held.begin || id(token, j) >= held.begin + held.size) continue;
+        any = true;
+        expert(token, j, r);
+        add(weight(token, j), row_, share_);
+      }
+      if (any) send(share_, 1, sum);
+    }
+  }
+  /// All of it in double.
+  void exact(std::int64_t token, double* sum) {
+    for (std::int64_t j = 0; j < in_.shape.top_k; ++j)
+      for (std::int64_t tp = 0; tp < in_.shape.tp && id(token, j) >= 0; ++tp) {
+        expert(token, j, tp);
+        for (std::size_t h = 0; h < row_.size(); ++h)
+          sum[h] += double(weight(token, j)) * double(row_[h]);
+      }
+  }
+
+ private:
+  std::size_t at(std::int64_t token, std::int64_t j) const {
+    return std::size_t(token * in_.shape.top_k + j);
+  }
+  std::int32_t id(std::int64_t token, std::int64_t j) const { return in_.ids[at(token, j)]; }
+  float weight(std::int64_t token, std::int64_t j) const { return in_.weights[at(token, j)]; }
+  void expert(std::int64_t token, std::int64_t j, std::int64_t rank) {
+    expert_row(in_.hidden.data() + token * args_.hidden_stride,
+               in_.scales.data() + token * args_.scale_stride, in_.payload, id(token, j),
+               rank % in_.shape.tp, in_.shape.hidden, row_.data());
+  }
+  void send(const std::vector<float>& row, float weight, float* sum) {
+    if (slip_.unrounded) {
+      for (std::size_t h = 0; h < row.size(); ++h) sum[h] += weight * row[h];
+      return;
+    }
+    comm::encode_row(in_.wire, row.data(), in_.shape.hidden, wire_.data());
+    comm::add_row(in_.wire, wire_.data(), weight, in_.shape.hidden, sum);
+  }
+
+  const ExchangeInput& in_;
+  comm::DispatchArgs args_;
+  Slip slip_;
+  std::vector<float> row_, share_;
+  std::vector<std::byte> wire_;
+};
+
+}  // namespace
+
+std::vector<float> expected_sums(const ExchangeInput& in, const comm::Contract& contract,
+                                 Slip slip) {
+  std::vector<float> out(std::size_t(in.tokens * in.shape.hidden));
+  TokenSums sums(in, slip);
+  for (std::int64_t t = 0; t < in.tokens; ++t) {
+    float* sum = out.data() + t * in.shape.hidden;
+    contract.weights == comm::WeightsBy::kCombine ? sums.by_choice(t, sum) : sums.by_rank(t, sum);
+  }
+  return out;
+}
+
+std::vector<double> exact_sums(const ExchangeInput& in) {
+  std::vector<double> out(std::size_t(in.tokens * in.shape.hidden));
+  TokenSums sums(in, {});
+  for (std::int64_t t = 0; t < in.tokens; ++t) sums.exact(t, out.data() + t * in.shape.hidden);
   return out;
 }
 

@@ -94,6 +94,7 @@ TEST(Exchange, EqualsTheContractReferenceBitForBit) {
 TEST(Exchange, RealWidthAndManyTokens) {
   for (const Strategy* strategy : kBuilt) {
     run_rounds(*strategy, test::exchange_shape(4, 10, 3, 5, 7168), 3);
+    run_rounds(*strategy, test::exchange_shape(3, 37, kMaxChoices, 5, 16), 3);
     run_rounds(*strategy, test::exchange_shape(2, 6, 2, test::subset_or_full(700, 4097), 8), 3);
     if (HasFatalFailure()) return;
   }

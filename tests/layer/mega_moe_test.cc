@@ -5,12 +5,11 @@
 
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <cstring>
 #include <thread>
 
 #include "switchyard/base/check.h"
 #include "tests/cases/exchange_case.h"
+#include "tests/cases/mega_case.h"
 #include "tests/comm/thread_ranks.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/soak.h"
@@ -26,84 +25,19 @@ using test::PayloadKind;
 using test::text_of;
 using testing::HasSubstr;
 
-MegaShape mega_shape(const comm::ExchangeShape& s, test::Payload payload) {
-  return {.slots = s.slots,
-          .top_k = s.top_k,
-          .capacity = s.capacity,
-          .hidden = s.hidden,
-          .row_bytes = payload.row_bytes,
-          .scale_bytes = payload.scale_bytes,
-          .share_bytes = s.share_bytes,
-          .num_stats = s.num_stats};
-}
-
-/// Experts that are played row by row, where each row lies.
-struct Played {
-  const comm::ExchangeShape& shape;
-  const MegaMoe& mega;
-  test::Payload payload;
-  comm::Wire wire;
-  int rank;
-  std::int64_t rows = 0;
-  std::vector<std::int32_t> stats{};
-
-  BatchRunner runner() {
-    return {.context = this,
-            .run = [](void* self, const MegaBatch& b) { static_cast<Played*>(self)->play(b); },
-            .counted = [](void* self) { static_cast<Played*>(self)->count(); }};
-  }
-  void play(const MegaBatch& b) {
-    rows += b.rows;
-    const comm::Segment one{.first = 0, .rows = 1};
-    for (std::int64_t i = 0; i < b.rows; ++i) {
-      comm::Received in;
-      in.segments = {&one, 1};
-      in.hidden = b.hidden[i];
-      in.scales = b.scales[i];
-      in.ids = b.ids + i * shape.top_k;
-      in.weights = b.weights + i * shape.top_k;
-      in.ids_per_row = shape.top_k;
-      in.shares = b.shares + i * b.share_stride;
-      in.share_stride = b.share_stride;
-      in.wire = wire;
-      test::serve(in, shape, comm::one_sided().contract, payload, rank);
-    }
-  }
-  void count() {
-    for (int r = 0; r < int(shape.ep); ++r)
-      stats.insert(stats.end(), mega.stats(r), mega.stats(r) + shape.num_stats);
-  }
-};
-
 void run_round(MegaMoe& mega, const comm::ExchangeShape& shape, PayloadKind kind, int rank,
                int round) {
   const comm::Wire wire = test::kWires[round % 5];
   const std::int64_t tokens = (rank * 5 + 3 + round * 7) % (shape.capacity + 1);
   const test::ExchangeInput input(shape, rank, tokens, round, kind, wire);
-  const comm::DispatchArgs args = input.args();
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    std::memcpy(mega.rows() + t * mega.row_stride(),
-                static_cast<const std::byte*>(args.hidden) + t * args.hidden_stride,
-                std::size_t(args.row_bytes));
-    if (args.scale_bytes > 0)
-      std::memcpy(mega.scales() + t * mega.scale_stride(),
-                  static_cast<const std::byte*>(args.scales) + t * args.scale_stride,
-                  std::size_t(args.scale_bytes));
-  }
-  Played played{shape, mega, input.payload, wire, rank};
   test::SumCollector got(tokens, shape.hidden);
-  mega.run({.tokens = tokens,
-            .ids = input.ids.data(),
-            .weights = input.weights.data(),
-            .stats = input.stats.data(),
-            .wire = wire},
-           played.runner(), got.sink());
+  const std::vector<std::int32_t> stats = test::run_mega(mega, {input, rank}, got);
   ASSERT_EQ(got.rows, tokens);
   ASSERT_TRUE(test::same_bits(got.sums, test::expected_sums(input, comm::one_sided().contract)))
       << cat("rank ", rank, " round ", round);
   for (int r = 0; r < int(shape.ep); ++r) {
     const std::vector<std::int32_t> want = test::stats_of(shape, r, round);
-    ASSERT_TRUE(std::equal(want.begin(), want.end(), played.stats.begin() + r * shape.num_stats));
+    ASSERT_TRUE(std::equal(want.begin(), want.end(), stats.begin() + r * shape.num_stats));
   }
   ASSERT_TRUE(mega.canaries_intact());
 }
@@ -114,7 +48,9 @@ TEST(MegaMoe, ManyRunsKeepOneSidedsContract) {
     for (std::int64_t ranks : {3, 4}) {
       const comm::ExchangeShape shape = test::exchange_shape(ranks, 7, 3, 6, 16);
       expect_all_well(on_thread_ranks(int(ranks), long_deadlines(), [&](Group& g) {
-        MegaMoe mega(g, mega_shape(shape, test::payload_of(kind, shape.hidden)), "played");
+        MegaShape own = test::mega_shape(shape, test::payload_of(kind, shape.hidden));
+        own.first_sequence = 0xffffff00U;  // the wrap is on the way
+        MegaMoe mega(g, own, "played");
         EXPECT_EQ(mega.id(), "switchyard.cpu.mega_moe.played");
         for (int round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
           constexpr int kEvery = 37;
@@ -132,7 +68,7 @@ TEST(MegaMoe, WhatItRefusesEndsOnEveryRankAndAGoodRunFollows) {
   const test::Payload payload = test::payload_of(PayloadKind::kBf16, shape.hidden);
   auto outcome = [&](auto&& spoil) {
     return on_thread_ranks(2, long_deadlines(), [&](Group& g) {
-      MegaMoe mega(g, mega_shape(shape, payload), "played");
+      MegaMoe mega(g, test::mega_shape(shape, payload), "played");
       const test::ExchangeInput input(shape, g.rank(), 5, 1, PayloadKind::kBf16, comm::Wire::kBf16);
       std::vector<std::int32_t> ids = input.ids;
       MegaArgs args{.tokens = 5,
@@ -141,10 +77,8 @@ TEST(MegaMoe, WhatItRefusesEndsOnEveryRankAndAGoodRunFollows) {
                     .stats = input.stats.data(),
                     .wire = comm::Wire::kBf16};
       if (g.rank() == 1) spoil(args, ids);
-      Played played{shape, mega, payload, comm::Wire::kBf16, g.rank()};
       test::SumCollector got(5, shape.hidden);
-      std::memset(mega.rows(), 0, std::size_t(5 * mega.row_stride()));
-      mega.run(args, played.runner(), got.sink());
+      test::run_mega(mega, {input, g.rank(), PayloadKind::kBf16, &args}, got);
     });
   };
   test::Outcomes out = outcome([](MegaArgs& a, auto&) { a.tokens = 7; });
@@ -161,7 +95,7 @@ TEST(MegaMoe, WhatItRefusesEndsOnEveryRankAndAGoodRunFollows) {
               HasSubstr("the ranks differ"));
   expect_all_well(outcome([](MegaArgs&, auto&) {}));
   out = on_thread_ranks(2, long_deadlines(), [&](Group& g) {
-    MegaShape unlike = mega_shape(shape, payload);
+    MegaShape unlike = test::mega_shape(shape, payload);
     unlike.capacity += g.rank();
     MegaMoe(g, unlike, "played");
   });

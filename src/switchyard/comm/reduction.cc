@@ -65,23 +65,27 @@ Reduction::Layout Reduction::layout_of(const ReductionShape& s, int ranks) {
 Reduction::Reduction(Group& group, const ReductionShape& shape)
     : group_(group),
       shape_([&] {
-        const std::array<Agreed, 6> asked = {{{"gathers", cat(shape.gathers)},
+        const std::array<Agreed, 7> asked = {{{"gathers", cat(shape.gathers)},
                                               {"capacity", cat(shape.capacity)},
                                               {"top_k", cat(shape.top_k)},
                                               {"hidden", cat(shape.hidden)},
                                               {"row_bytes", cat(shape.row_bytes)},
-                                              {"share_bytes", cat(shape.share_bytes)}}};
+                                              {"share_bytes", cat(shape.share_bytes)},
+                                              {"first_sequence", cat(shape.first_sequence)}}};
         agree(group, asked, kCreation);
         shape.check();  // the same everywhere by now
         return shape;
       }()),
       layout_(layout_of(shape_, group.size())),
       memory_(group, std::size_t(layout_.bytes)),
+      sequence_(shape.first_sequence),
       sum_(std::size_t(shape.hidden)) {
   std::byte* mine = memory_.slice(group.rank());
   for (std::int64_t region : {layout_.flags, layout_.headers, layout_.hidden, layout_.ids,
                               layout_.weights, layout_.shares, layout_.bytes})
     std::fill_n(mine + region - kGuard, kGuard, kGuardByte);
+  for (Step step : {Step::kTokens, Step::kShares})
+    flag(group.rank(), step).store(sequence_, std::memory_order_relaxed);
   group.barrier(kCreation);
 }
 

@@ -20,11 +20,12 @@ namespace switchyard::comm {
 /// Units:   hidden in elements, *_bytes per row.
 struct ReductionShape {
   bool gathers = false;  // reduce-scatter of all ranks' tokens; else all-reduce of the same tokens
-  std::int64_t capacity = 0;     // most tokens of one rank
-  std::int64_t top_k = 0;        // read where tokens are gathered, as row_bytes is
-  std::int64_t hidden = 0;       // width of a share
-  std::int64_t row_bytes = 0;    // of a token's hidden states
-  std::int64_t share_bytes = 0;  // most bytes of a share on the wire
+  std::int64_t capacity = 0;         // most tokens of one rank
+  std::int64_t top_k = 0;            // read where tokens are gathered, as row_bytes is
+  std::int64_t hidden = 0;           // width of a share
+  std::int64_t row_bytes = 0;        // of a token's hidden states
+  std::int64_t share_bytes = 0;      // most bytes of a share on the wire
+  std::uint32_t first_sequence = 0;  // calls count on from here
 
   /// Errors: UsageError with field, value and limit.
   void check() const;
@@ -124,7 +125,7 @@ class Reduction {
   ReductionShape shape_;
   Layout layout_;
   SymmetricMemory memory_;
-  std::uint32_t sequence_ = 0;
+  std::uint32_t sequence_;
   bool begun_ = false, first_ = true;
   std::vector<float> sum_;  // [hidden]
 };

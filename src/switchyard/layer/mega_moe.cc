@@ -21,14 +21,15 @@ constexpr std::int64_t kGuard = comm::ExchangeLayout::kGuardBytes;
 constexpr std::byte kGuardByte{0xd9};
 
 MegaShape agreed(comm::Group& group, const MegaShape& s) {
-  const std::array<comm::Agreed, 8> asked = {{{"slots", cat(s.slots)},
+  const std::array<comm::Agreed, 9> asked = {{{"slots", cat(s.slots)},
                                               {"top_k", cat(s.top_k)},
                                               {"capacity", cat(s.capacity)},
                                               {"hidden", cat(s.hidden)},
                                               {"row_bytes", cat(s.row_bytes)},
                                               {"scale_bytes", cat(s.scale_bytes)},
                                               {"share_bytes", cat(s.share_bytes)},
-                                              {"num_stats", cat(s.num_stats)}}};
+                                              {"num_stats", cat(s.num_stats)},
+                                              {"first_sequence", cat(s.first_sequence)}}};
   comm::agree(group, asked, kCreation);
   // The limits are those of every exchange.
   comm::ExchangeShape limits{.ep = group.size(), .slots = s.slots, .top_k = s.top_k};
@@ -83,6 +84,7 @@ MegaMoe::MegaMoe(comm::Group& group, const MegaShape& shape, std::string_view fo
       memory_(group, std::size_t(layout_.bytes)),
       targets_(shape.capacity, std::min<std::int64_t>(group.size(), shape.top_k), group.size()),
       owners_(std::size_t(shape.slots)),
+      sequence_(shape.first_sequence),
       row_at_(std::size_t(shape.capacity)),
       scales_at_(std::size_t(shape.capacity)),
       ids_(std::size_t(shape.capacity * shape.top_k)),
@@ -95,6 +97,8 @@ MegaMoe::MegaMoe(comm::Group& group, const MegaShape& shape, std::string_view fo
   }
   for (std::int64_t region : regions(layout_))
     std::fill_n(at(group.rank(), region - kGuard), kGuard, kGuardByte);
+  for (Step step : {Step::kData, Step::kShares})
+    flag(group.rank(), step).store(sequence_, std::memory_order_relaxed);
   group.barrier(kCreation);
 }
 

@@ -21,6 +21,7 @@ struct MegaShape {
   std::int64_t hidden = 0;  // width of a share
   std::int64_t row_bytes = 0, scale_bytes = 0, share_bytes = 0;
   std::int64_t num_stats = 0;
+  std::uint32_t first_sequence = 0;  // runs count on from here
 };
 
 /// One rank's tokens, which lie in its slice already.
@@ -138,7 +139,7 @@ class MegaMoe {
   comm::Targets targets_;
   std::vector<std::int32_t> owners_;  // [slots]
   std::int64_t first_slot_ = 0, num_slots_ = 0;
-  std::uint32_t sequence_ = 0;
+  std::uint32_t sequence_;
   bool first_ = true;
   // The batch that fills.
   std::int64_t filled_ = 0, begun_ = 0;               // rows of it; shares in front of it
