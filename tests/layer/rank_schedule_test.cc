@@ -8,6 +8,7 @@
 #include <barrier>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/base/check.h"
 #include "switchyard/layer/rank_judge.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/cases/share_case.h"
@@ -73,6 +74,16 @@ class Part {
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kPoison{0xc5};
   HostBuffer memory_;
+};
+
+/// The names of the steps that a rank takes.
+struct Steps {
+  layer::StepListener listener() {
+    return {this, [](void* self, layer::RankStep step) {
+              static_cast<Steps*>(self)->names += cat(to_string(step), " ");
+            }};
+  }
+  std::string names;
 };
 
 class Schedules : public EveryLeaf {};
@@ -150,6 +161,68 @@ TEST_P(Schedules, ChunksOfACallGiveTheBitsOfTheWhole) {
       EXPECT_GT(std::ranges::max(counts), 0);
     }
   }));
+}
+
+/// The steps of a layer's only call on ranks of 9, 0 and 5 tokens, which are the same on all.
+template <class Spoil>
+std::string steps_of(const MoeLayer& whole, const comm::Strategy* strategy, Spoil&& spoil) {
+  std::string names[3];
+  expect_all_well(on_thread_ranks(3, long_deadlines(), [&](Group& g) {
+    constexpr std::int64_t kTokens[] = {kCapacity, 0, 5};
+    RankOptions o = options_of(whole.impl(), strategy);
+    Steps steps;
+    o.listener = steps.listener();
+    spoil(o);
+    const bool alike = o.parallel == Parallel::kTep;
+    const std::int64_t tokens = kTokens[alike ? 0 : g.rank()];
+    Part part(g, whole.impl(), o);
+    Call call(whole.impl(), tokens, 80 + (alike ? 0U : std::uint64_t(g.rank())));
+    part.run(call, test::GivenRouting(whole.problem(), tokens));
+    names[g.rank()] = steps.names;
+  }));
+  EXPECT_EQ(names[0], names[1]);
+  EXPECT_EQ(names[0], names[2]);
+  return names[0];
+}
+
+// The order of the hooks: the slots are waited for around the routing, counts come before choices
+// become slots, rows are quantised before or behind the dispatch, and the slots are released behind
+// the last experts and in front of the last combine.
+TEST_P(Schedules, StepsComeInTheirOrderOnEveryRank) {
+  const MoeLayer whole = build(base());
+  const bool quantises = leaf().activation != formats::ActivationQuant::kNone;
+  const std::string quantise = quantises ? "quantise " : "";
+  const auto balanced = [](RankOptions& o) { o.balanced = true; };
+  for (const comm::Strategy* strategy : {&comm::one_sided(), &comm::two_sided(), &comm::compact(),
+                                         &comm::expert_major(), &comm::all_gather()})
+    EXPECT_EQ(steps_of(whole, strategy, balanced),
+              "start_wait route done_wait count place " + quantise +
+                  "dispatch gather experts start_set combine done_set ")
+        << strategy->name;
+  EXPECT_EQ(steps_of(whole, &comm::one_sided(),
+                     [](RankOptions& o) { o.balanced = true, o.quantise_first = false; }),
+            "start_wait route done_wait count place dispatch gather experts start_set combine "
+            "done_set ");
+  EXPECT_EQ(steps_of(whole, &comm::one_sided(), [](RankOptions&) {}),
+            "route place " + quantise + "dispatch experts combine ");
+  EXPECT_EQ(
+      steps_of(whole, &comm::two_sided(), [](RankOptions& o) { o.balanced = true, o.chunk = 4; }),
+      "start_wait route done_wait count place " + quantise + "dispatch gather experts combine " +
+          quantise + "dispatch experts combine " + quantise +
+          "dispatch experts start_set combine done_set ");
+  EXPECT_EQ(steps_of(whole, &comm::fused(),
+                     [](RankOptions& o) { o.balanced = true, o.capacity = 3 * kCapacity; }),
+            "start_wait route done_wait count place " + quantise +
+                "dispatch gather experts start_set done_set ")
+      << "one batch of all rows";
+  EXPECT_EQ(steps_of(whole, nullptr,
+                     [](RankOptions& o) { o.balanced = true, o.parallel = Parallel::kTep; }),
+            "start_wait route done_wait count place gather experts start_set combine done_set ");
+  EXPECT_EQ(
+      steps_of(whole, &comm::all_gather(),
+               [](RankOptions& o) { o.balanced = true, o.parallel = Parallel::kDtp, o.tp = 3; }),
+      "start_wait route done_wait count place dispatch gather experts start_set combine "
+      "done_set ");
 }
 
 /// Sums rows as the layer would, but for the rounding of each.

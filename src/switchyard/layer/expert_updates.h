@@ -31,6 +31,8 @@ class ExpertUpdates {
     std::lock_guard lock(mutex_);
     experts_.erase(e);
   }
+  /// Bytes of what was noted for all others than `e`.
+  std::int64_t bytes_beside(std::int64_t e) const;
   /// Those weights, or nothing when the expert was never replaced.
   std::optional<checkpoint::ExpertWeights> find(std::int64_t e) const {
     std::lock_guard lock(mutex_);
@@ -43,6 +45,9 @@ class ExpertUpdates {
   mutable std::mutex mutex_;
   std::map<std::int64_t, checkpoint::ExpertWeights> experts_;
 };
+
+/// Bytes of one expert's codes, scales and biases.
+std::int64_t bytes_of(const checkpoint::ExpertWeights& expert);
 
 /// `source` with the replaced experts in front of it.
 checkpoint::ExpertSource replaceable(checkpoint::ExpertSource source,

@@ -16,31 +16,6 @@
 namespace switchyard::layer {
 namespace {
 
-std::int64_t bytes_of(const checkpoint::ExpertWeights& w) {
-  std::size_t bytes = sizeof(float) * (w.gate_bias.size() + w.up_bias.size() + w.down_bias.size());
-  for (const formats::Matrix* m : {w.gate ? &*w.gate : nullptr, &w.up, &w.down})
-    if (m != nullptr) bytes += m->codes.size() + m->scales.size();
-  return std::int64_t(bytes);
-}
-
-/// Bytes of the canonical experts that stay beside the packed ones once `expert` replaces `e`.
-std::int64_t copies_with(const ExpertUpdates& updates, const Shard& held, std::int64_t e,
-                         const checkpoint::ExpertWeights& expert) {
-  std::int64_t bytes = bytes_of(expert);
-  for (std::int64_t other = held.begin; other < held.begin + held.size; ++other)
-    if (const auto kept = updates.find(other); kept && other != e) bytes += bytes_of(*kept);
-  return bytes;
-}
-
-/// The memory that the packed experts may fill holds those copies too.
-void check_copies(const LayerOptions& o, std::int64_t packed, std::int64_t copies) {
-  const std::int64_t limit = o.memory_bytes / 10 * 9;
-  require(o.memory_bytes == 0 || packed + copies < limit, "update_expert: the packed experts need ",
-          packed, " bytes and the newest weights of the replaced ones, which verification reads, ",
-          copies, "; ", limit, " of the ", o.memory_bytes,
-          " that were available may be used; build the layer anew with the new weights");
-}
-
 ops::FfnShape routed_shape(const checkpoint::LayerWeights& w, const LayerOptions& o) {
   const Problem& p = w.problem;
   const std::int64_t fused = o.fuse_shared ? p.num_shared : 0;
@@ -183,7 +158,8 @@ PreparedUpdate Layer::prepare_update(std::int64_t e, checkpoint::ExpertWeights e
       "cpu leaf");
   PreparedUpdate out{e, {e - held.begin, 1, HostBuffer(routed_.layout.bytes)}, std::move(expert)};
   const std::lock_guard<std::mutex> one_change(change_);
-  check_copies(options_, packed_bytes(), copies_with(*updates_, held, e, out.weights));
+  check_room("update_expert", updates_->bytes_beside(e) + bytes_of(out.weights),
+             "newest weights of the replaced ones, which verification reads");
   out.packed.fc2_scale = pack_replacement(
       routed_, *options_.leaf,
       {e, out.packed.slot, out.weights, ExpertPart::of(problem().inter, options_.tp)},
@@ -196,6 +172,14 @@ void Layer::commit_update(PreparedUpdate update) {
   const UpdateGate::Writing writing(gate_);
   updates_->put(update.expert, std::move(update.weights));
   put(update.packed);
+}
+
+void Layer::check_room(std::string_view call, std::int64_t bytes, std::string_view what) const {
+  const std::int64_t limit = options_.memory_bytes / 10 * 9;
+  require(options_.memory_bytes == 0 || packed_bytes() + bytes < limit, call,
+          ": the packed experts need ", packed_bytes(), " bytes and the ", what, " ", bytes, "; ",
+          limit, " of the ", options_.memory_bytes,
+          " that were available may be used; build the layer anew as it is to be");
 }
 
 void Layer::put(const PackedExpert& e) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler of ranks whose tokens a strategy exchanges, in this order: wait for the slots,
-// routing, counts, slots of the choices, shared expert; then for each chunk quantise, dispatch,
-// (once) all ranks' counts, experts, (behind the last) release of the slots, combine, finalize.
+// The scheduler of ranks whose tokens a strategy exchanges: what follows the slots of the choices.
 #include <algorithm>
 
 #include "switchyard/layer/rank_scratch.h"
@@ -43,6 +41,7 @@ bool RankLayer::exchange_chunk(const ForwardArgs& a, const Chunk& c, Scratch& s)
                        .wire = wire_,
                        .more = c.first + c.tokens < a.tokens};
   if (payload_.quantised()) {
+    note(RankStep::kQuantise);
     encode_rows({.payload = &payload_,
                  .rows = c.tokens,
                  .x = s.x.row(c.first),
@@ -60,18 +59,22 @@ bool RankLayer::exchange_chunk(const ForwardArgs& a, const Chunk& c, Scratch& s)
     d.scale_stride = d.scale_bytes = payload_.scale_bytes;
   }
   if (c.number == 0 && options_.balanced) d.stats = s.counts.data();  // of the whole call
+  note(RankStep::kDispatch);
   comm::Ticket ticket = exchange_->dispatch(d);
   const bool more = ticket.received().more;
   if (d.stats != nullptr) gather_counts(ticket.received().stats);
+  note(RankStep::kExperts);
   run_received(ticket.received(), s);
-  if (options_.balanced && !more) cycle_.start_set();
+  if (!more) start_set();
   Finisher f = finisher(a, s);
   f.first = c.first;
+  note(RankStep::kCombine);
   exchange_->combine(std::move(ticket), {&f, Finisher::row});
   return more;
 }
 
 void RankLayer::exchange(const ForwardArgs& a, Scratch& s) {
+  if (layer_->shared() != nullptr) note(RankStep::kShared);
   if (a.tokens > 0 && layer_->shared() != nullptr) run_shared(*layer_, a, s.parts);
   Chunk c{};
   bool more = true;

@@ -170,6 +170,9 @@ void RankLayer::end_latent(const ForwardArgs& a, const Scratch& s) const {
 
 /// What this rank's tokens ask of each expert. Zero experts are nobody's load.
 void RankLayer::count_choices(const ForwardArgs& a, Scratch& s) {
+  note(RankStep::kDoneWait);
+  cycle_.done_wait();  // migrations are collective calls: none can be under way here
+  note(RankStep::kCount);
   std::fill(s.counts.begin(), s.counts.end(), 0);
   const std::int64_t k = s.routed.width;
   for (std::int32_t id : s.routed.ids.first(std::size_t(a.tokens * k)))
@@ -177,8 +180,16 @@ void RankLayer::count_choices(const ForwardArgs& a, Scratch& s) {
   cycle_.count();
 }
 
+/// The experts have run; of no matter to a layer whose slots never change.
+void RankLayer::start_set() {
+  if (!options_.balanced) return;
+  note(RankStep::kStartSet);
+  cycle_.start_set();
+}
+
 /// The counts of all ranks, as the exchange has carried them.
 void RankLayer::gather_counts(const std::int32_t* stats) {
+  note(RankStep::kGather);
   const std::size_t experts = counts_.size();
   for (std::size_t i = 0; i < experts * std::size_t(group_.size()); ++i)
     counts_[i % experts] += stats[i];
@@ -196,14 +207,17 @@ void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
   const auto reading = layer_->reading();
   try {
     if (options_.balanced) {
+      note(RankStep::kStartWait);
       cycle_.start_wait();
-      cycle_.done_wait();  // migrations are collective calls: none can be under way here
     }
     run(a, behind);
-    if (options_.balanced) cycle_.done_set();
-  } catch (const std::exception& e) {
+    if (options_.balanced) {
+      note(RankStep::kDoneSet);
+      cycle_.done_set();
+    }
+  } catch (...) {
     cycle_.reset();
-    group_.abort(e.what());  // or the others would wait for this rank
+    comm::abort_for_current(group_);  // or the others would wait for this rank
     throw;
   }
 }
@@ -211,8 +225,8 @@ void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
 void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   const Layer& layer = *layer_;
   require(behind == nullptr || fused_ != nullptr,
-          "forward: this layer ends plainly and has nothing behind it; build it with --finalize "
-          "fused or reduce");
+          "forward: this layer ends plainly and has nothing behind it; build it with "
+          "ending fused or reduce");
   require(a.tokens <= options_.capacity, "forward of ", a.tokens, " tokens on rank ", group_.rank(),
           " exceeds the capacity ", options_.capacity,
           "; split the batch or build the layer for more");
@@ -229,9 +243,11 @@ void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   if (a.trace != nullptr) a.trace->leaf = leaf_id();
   Arena arena(a.workspace);
   Scratch scratch = take_scratch(arena);
+  note(RankStep::kRoute);
   if (a.tokens > 0) choose_experts(layer, a, scratch.parts, scratch.routed);
   append_shared(layer, a, scratch.routed);
   if (options_.balanced) count_choices(a, scratch);
+  note(RankStep::kPlace);
   if (scratch.placed.data() != scratch.parts.ids.data())
     place(a.tokens, a.hidden, a.hidden_stride * std::int64_t(size_of(layer.options().dtype)),
           scratch.routed.ids, scratch.placed);

@@ -6,6 +6,7 @@
 namespace switchyard::layer {
 
 void RankLayer::run_batch(const MegaBatch& b, const Scratch& s) const {
+  note(RankStep::kExperts);
   Rows rows{.count = b.rows,
             .ids = b.ids,
             .weights = b.weights,
@@ -18,7 +19,9 @@ void RankLayer::run_batch(const MegaBatch& b, const Scratch& s) const {
 }
 
 void RankLayer::fuse(const ForwardArgs& a, Scratch& s) {
+  if (layer_->shared() != nullptr) note(RankStep::kShared);
   if (a.tokens > 0 && layer_->shared() != nullptr) run_shared(*layer_, a, s.parts);
+  if (payload_.quantised()) note(RankStep::kQuantise);
   encode_rows({.payload = &payload_,
                .rows = a.tokens,
                .x = s.x.data,
@@ -46,17 +49,19 @@ void RankLayer::fuse(const ForwardArgs& a, Scratch& s) {
                                  if (layer.options_.balanced) layer.gather_fused_counts();
                                }};
   Finisher f = finisher(a, s);
+  note(RankStep::kDispatch);  // and the combine: one call, of a leaf
   mega_->run({.tokens = a.tokens,
               .ids = s.placed.data(),
               .weights = s.routed.weights.data(),
               .stats = options_.balanced ? s.counts.data() : nullptr,
               .wire = wire_},
              runner, {&f, Finisher::row});
-  if (options_.balanced) cycle_.start_set();
+  start_set();
 }
 
 /// The counts of all ranks, each in its own memory.
 void RankLayer::gather_fused_counts() {
+  note(RankStep::kGather);
   for (int r = 0; r < group_.size(); ++r) {
     const std::int32_t* of_rank = mega_->stats(r);
     for (std::size_t e = 0; e < counts_.size(); ++e) counts_[e] += of_rank[e];

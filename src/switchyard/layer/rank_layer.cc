@@ -2,7 +2,6 @@
 #include "switchyard/layer/rank_layer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -46,10 +45,10 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
       to_string(o.parallel), "; ask for tep or ttp, or for finalize plain");
   require(o.ending == Ending::kPlain || o.finalize.run == nullptr, "finalize ", to_string(o.ending),
           " happens in the all-reduce, and the caller brings one of its own");
-  require(o.chunk >= 0, "chunk = ", o.chunk, " tokens is negative; 0 means the capacity");
-  require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk = ", o.chunk, ": ",
+  require(o.chunk >= 0, "chunk_tokens = ", o.chunk, " is negative; 0 means the capacity");
+  require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk_tokens = ", o.chunk, ": ",
           to_string(o.parallel), " reduces whole calls; leave it out");
-  require(o.chunk == 0 || o.strategy != &comm::fused(), "chunk = ", o.chunk,
+  require(o.chunk == 0 || o.strategy != &comm::fused(), "chunk_tokens = ", o.chunk,
           ": the fused exchange takes whole calls, and runs rows in batches of its own");
   require(o.finalize.run == nullptr || o.strategy == nullptr ||
               o.strategy->contract.weights == comm::WeightsBy::kExperts,
@@ -150,33 +149,38 @@ std::string routing_of(const Problem& p) {
              r.placement == WeightPlacement::kInput ? "input" : "output");
 }
 
-/// What the ranks must have in common.
-std::array<comm::Agreed, 22> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire,
-                                       const Payload& payload) {
+/// What the ranks must have in common. The first difference is told, so what a user can set comes
+/// first, and the fingerprint, which is a number, last.
+std::vector<comm::Agreed> common_of(const Layer& layer, const RankOptions& o, comm::Wire wire,
+                                    const Payload& payload) {
   const Problem& p = layer.problem();
-  return {{{"build", cat(version(), "+", commit())},
-           {"fingerprint", o.fingerprint},
-           {"leaf", layer.leaf_id()},
-           {"shared leaf", layer.shared_leaf_id()},
-           {"experts", cat(p.num_experts())},
-           {"hidden", cat(p.hidden)},
-           {"inter", cat(p.inter)},
-           {"routing", routing_of(p)},
-           {"factor", cat(p.routed_scaling_factor)},
-           {"dtype", std::string(to_string(layer.options().dtype))},
-           {"activations", std::string(to_string(layer.options().activations))},
-           {"isa", std::string(to_string(layer.options().isa))},
-           {"parallel", std::string(to_string(o.parallel))},
-           {"tp", cat(o.tp)},
-           {"capacity", cat(o.capacity)},
-           {"chunk", cat(o.chunk)},
-           {"payload", cat(payload.text(), " of ", payload.width)},
-           {"finalize", o.finalize.run != nullptr ? "the caller's" : "the sum"},
-           {"ending", std::string(to_string(o.ending))},
-           {"slot layout", text_of(o.slot_experts)},
-           {"balanced", o.balanced ? "yes" : "no"},
-           {"wire", cat(comm::to_string(wire), " by ",
-                        o.strategy != nullptr ? o.strategy->name : "all_reduce")}}};
+  std::vector<comm::Agreed> out = {{"build", cat(version(), "+", commit())}};
+  out.insert(out.end(), o.agreed.begin(), o.agreed.end());
+  const std::vector<comm::Agreed> own = {
+      {"leaf", layer.leaf_id()},
+      {"shared leaf", layer.shared_leaf_id()},
+      {"experts", cat(p.num_experts())},
+      {"hidden", cat(p.hidden)},
+      {"inter", cat(p.inter)},
+      {"routing", routing_of(p)},
+      {"factor", cat(p.routed_scaling_factor)},
+      {"dtype", std::string(to_string(layer.options().dtype))},
+      {"activations", std::string(to_string(layer.options().activations))},
+      {"isa", std::string(to_string(layer.options().isa))},
+      {"parallel", std::string(to_string(o.parallel))},
+      {"tp", cat(o.tp)},
+      {"capacity", cat(o.capacity)},
+      {"chunk", cat(o.chunk)},
+      {"payload", cat(payload.text(), " of ", payload.width)},
+      {"finalize", o.finalize.run != nullptr ? "the caller's" : "the sum"},
+      {"ending", std::string(to_string(o.ending))},
+      {"slot layout", text_of(o.slot_experts)},
+      {"balanced", o.balanced ? "yes" : "no"},
+      {"wire",
+       cat(comm::to_string(wire), " by ", o.strategy != nullptr ? o.strategy->name : "all_reduce")},
+      {"fingerprint", o.fingerprint}};
+  out.insert(out.end(), own.begin(), own.end());
+  return out;
 }
 
 /// Why rows travel as they are, whatever the experts read of them.
@@ -273,7 +277,8 @@ void RankLayer::make_mega() {
                                               .row_bytes = payload_.row_bytes,
                                               .scale_bytes = payload_.scale_bytes,
                                               .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
-                                              .num_stats = std::int64_t(counts_.size())},
+                                              .num_stats = std::int64_t(counts_.size()),
+                                              .first_sequence = options_.exchange.first_sequence},
                                     options_.layer.leaf->id.quant);
 }
 
@@ -285,7 +290,8 @@ void RankLayer::make_reduction() {
                            .top_k = shape_.top_k,
                            .hidden = shape_.hidden,
                            .row_bytes = shape_.hidden * std::int64_t(size_of(payload_.dtype)),
-                           .share_bytes = comm::wire_bytes(wire_, shape_.hidden)});
+                           .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+                           .first_sequence = options_.exchange.first_sequence});
 }
 
 comm::WeightsBy RankLayer::weights_by() const {
@@ -413,6 +419,9 @@ void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& e
   guarded(group_, kUpdate, [&] {
     require(e >= 0 && e < num_experts_, "update_expert: expert ", e, " is outside 0..",
             num_experts_ - 1, ", the routed experts of this layer");
+    if (options_.balanced)  // each rank keeps them all
+      layer_->check_room(kUpdate, updates_->bytes_beside(e) + bytes_of(expert),
+                         "newest weights of the replaced ones, which may migrate here");
     const Shard held = held_by(group_.rank());
     for (std::int32_t slot : slots_.replicas(e))
       if (slot >= held.begin && slot < held.begin + held.size)

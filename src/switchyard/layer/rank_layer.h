@@ -16,6 +16,7 @@
 #include "switchyard/layer/layer.h"
 #include "switchyard/layer/mega_moe.h"
 #include "switchyard/layer/payload.h"
+#include "switchyard/layer/rank_steps.h"
 #include "switchyard/layer/slot_mover.h"
 
 namespace switchyard::layer {
@@ -56,7 +57,10 @@ struct RankOptions {
   std::vector<std::int32_t> slot_experts{};
   bool balanced = false;      // experts may migrate, and all ranks' choices are counted
   std::string fingerprint{};  // of the environment
-  comm::ExchangeOptions exchange{};
+  // What else must be the same on all ranks, by name: switches, seeds.
+  std::vector<comm::Agreed> agreed{};
+  comm::ExchangeOptions exchange{};  // its first_sequence is that of reductions too
+  StepListener listener{};
 };
 
 /// One rank's part of a layer whose experts are spread over a group.
@@ -74,6 +78,8 @@ struct RankOptions {
 ///             fused all-reduce.
 /// Chunks:     a call of more tokens than an exchange takes is cut into several of them; ranks that
 ///             have no tokens left exchange none, until no rank has any. No bit depends on it.
+/// Order:      the steps of RankStep, each reported to the listener. Counts and slots are of the
+///             whole call, in front of its first chunk.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
 ///             nothing. Two forwards of one part must not overlap.
 class RankLayer {
@@ -97,6 +103,8 @@ class RankLayer {
   const comm::Strategy* strategy() const { return reduction_ ? nullptr : options_.strategy; }
   /// Identity of what runs the routed experts: the leaf's, or of the one that exchanges as well.
   std::string_view leaf_id() const { return mega_ ? mega_->id() : layer_->leaf_id(); }
+  /// Most tokens of one rank that an exchange takes; 0 where whole calls are reduced.
+  std::int64_t chunk_tokens() const { return reduction_ ? 0 : chunk(); }
   /// How rows travel to the experts.
   const Payload& payload() const { return payload_; }
   /// Who multiplies routing weights.
@@ -165,6 +173,10 @@ class RankLayer {
     std::int64_t first, tokens, number;
   };
   Scratch take_scratch(Arena& arena) const;
+  void note(RankStep step) const {
+    if (options_.listener.step != nullptr) options_.listener.step(options_.listener.context, step);
+  }
+  void start_set();
   std::int64_t chunk() const;
   void make_exchange();
   void make_reduction();

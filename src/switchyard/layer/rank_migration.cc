@@ -21,6 +21,13 @@ void RankLayer::migrate(std::span<const std::int32_t> slot_experts) {
     cycle_.check_idle("migrate");
     moves = eplb::plan_moves(slots_.experts(), slot_experts, ep);
     eplb::SlotMap(slot_experts, num_experts_);  // throws for a lost expert
+    const Shard mine = held_by(group_.rank());
+    const auto coming = std::ranges::count_if(moves, [&](const eplb::Move& m) {
+      return m.slot >= mine.begin && m.slot < mine.begin + mine.size;
+    });
+    layer_->check_room("migrate",  // one more is shown to the others meanwhile
+                       (coming + 1) * std::int64_t(layer_->routed().layout.bytes),
+                       "copies of those that come here");
   });
   std::string mine;
   for (std::int32_t e : slot_experts) mine += cat(e, " ");

@@ -43,6 +43,7 @@ void RankLayer::run_block(int b, const ForwardArgs& a, Scratch& s) const {
 void RankLayer::reduce(const ForwardArgs& a, Scratch& s) {
   const bool shared_behind = layer_->shared() != nullptr && layer_->latent() != nullptr;
   if (a.tokens > 0 && shared_behind) run_shared(*layer_, a, s.parts);
+  if (own_tokens()) note(RankStep::kDispatch);
   reduction_->begin({.tokens = a.tokens,
                      .hidden = s.x.data,
                      .hidden_stride = s.x.stride,
@@ -51,9 +52,11 @@ void RankLayer::reduce(const ForwardArgs& a, Scratch& s) {
                      .factor = s.routed.factor,
                      .wire = wire_});
   if (options_.balanced) see_counts(s);
+  note(RankStep::kExperts);
   for (int b = 0; b < reduction_->num_blocks(); ++b) run_block(b, a, s);
-  if (options_.balanced) cycle_.start_set();
+  start_set();
   Finisher f = finisher(a, s);
+  note(RankStep::kCombine);
   reduction_->finish({&f, Finisher::row});
 }
 
@@ -66,6 +69,7 @@ void RankLayer::finish_fused(const ForwardArgs& a, Scratch& s, const BehindLayer
   if (options_.balanced) see_counts(s);
   const bool shared = layer_->shared() != nullptr;
   if (shared && a.tokens > 0) run_shared(*layer_, a, s.parts);
+  note(RankStep::kExperts);
   if (a.tokens > 0)
     run_rows({.count = a.tokens,
               .hidden = s.x.data,
@@ -74,12 +78,13 @@ void RankLayer::finish_fused(const ForwardArgs& a, Scratch& s, const BehindLayer
               .weights = s.local_weights.data(),
               .unfinalised = fused_->rows()},
              s);
-  if (options_.balanced) cycle_.start_set();
+  start_set();
   const LocalOutput local{.tokens = a.tokens,
                           .ids = s.local_ids.data(),
                           .weights = s.local_weights.data(),
                           .factor = s.routed.factor,
                           .shared = shared ? s.parts.shared_out.data() : nullptr};
+  note(RankStep::kCombine);
   behind != nullptr ? fused_->finish(local, *behind)
                     : fused_->finish_plain(local, a.out, a.out_stride);
 }
@@ -87,6 +92,7 @@ void RankLayer::finish_fused(const ForwardArgs& a, Scratch& s, const BehindLayer
 /// Under a reduction every rank sees all tokens' choices itself: its own under attention TP, else
 /// every rank's, as slots.
 void RankLayer::see_counts(const Scratch& s) {
+  note(RankStep::kGather);
   if (!own_tokens())
     std::transform(counts_.begin(), counts_.end(), s.counts.begin(), counts_.begin(), std::plus());
   for (int b = 0; own_tokens() && b < reduction_->num_blocks(); ++b) {

@@ -39,6 +39,21 @@ float static_fc2(const ExpertBank& bank, const Replacement& r) {
 
 }  // namespace
 
+std::int64_t bytes_of(const checkpoint::ExpertWeights& w) {
+  std::size_t bytes = sizeof(float) * (w.gate_bias.size() + w.up_bias.size() + w.down_bias.size());
+  for (const formats::Matrix* m : {w.gate ? &*w.gate : nullptr, &w.up, &w.down})
+    if (m != nullptr) bytes += m->codes.size() + m->scales.size();
+  return std::int64_t(bytes);
+}
+
+std::int64_t ExpertUpdates::bytes_beside(std::int64_t e) const {
+  std::lock_guard lock(mutex_);
+  std::int64_t bytes = 0;
+  for (const auto& [other, expert] : experts_)
+    if (other != e) bytes += bytes_of(expert);
+  return bytes;
+}
+
 checkpoint::ExpertSource replaceable(checkpoint::ExpertSource source,
                                      std::shared_ptr<const ExpertUpdates> updates) {
   return [source = std::move(source), updates = std::move(updates)](std::int64_t e) {
