@@ -16,25 +16,31 @@ Json to_json(const SearchConfig& c) {
 
 Json to_json(const SearchRow& r) {
   const Measurement& m = r.measured;
-  return {{"config", to_json(r.config)},
-          {"tokens", r.tokens},
-          {"place", r.place},
-          {"chosen", r.chosen},
-          {"ranks", m.ranks},
-          {"time_us", {{"p50", m.time_p50}, {"p90", m.time_p90}, {"p99", m.time_p99}}},
-          {"calls", m.calls},
-          {"gbps", m.gbps},
-          {"gflops", m.gflops},
-          {"share_of_roof", m.share_of_roof},
-          {"rel_l2", m.rel_l2},
-          {"ok", m.ok}};
+  Json out = m.checkpoint.empty() ? Json{{"preset", m.preset}} : Json{{"checkpoint", m.checkpoint}};
+  out.update(Json{{"config", to_json(r.config)},
+                  {"layer", m.layer},
+                  {"format", show_format(m.format)},
+                  {"activations", m.activations},
+                  {"tokens", r.tokens},
+                  {"place", r.place},
+                  {"chosen", r.chosen},
+                  {"ranks", m.ranks},
+                  {"time_us", {{"p50", m.time_p50}, {"p90", m.time_p90}, {"p99", m.time_p99}}},
+                  {"calls", m.calls},
+                  {"gbps", m.gbps},
+                  {"gflops", m.gflops},
+                  {"share_of_roof", m.share_of_roof},
+                  {"rel_l2", m.rel_l2},
+                  {"ok", m.ok}});
+  return out;
 }
 
 std::string json_of(const BenchSearchResult& result, const std::string& line) {
   Json rows = Json::array(), skipped = Json::array();
   for (const SearchRow& r : result.rows) rows.push_back(to_json(r));
   for (const SkippedConfig& s : result.skipped)
-    skipped.push_back({{"config", to_json(s.config)}, {"reason", s.reason}});
+    skipped.push_back(
+        {{"config", to_json(s.config)}, {"reason", s.reason()}, {"detail", s.detail}});
   Json body = record_json({std::string(kSchema), line});
   body.update(Json{{"ok", result.ok},
                    {"choice", to_json(result.choice)},
@@ -56,7 +62,7 @@ std::string text_of(const BenchSearchResult& result) {
   std::string out = table.str();
   for (const SkippedConfig& s : result.skipped)
     out += cat("skipped  ", s.config.leaf, ", ", s.config.parallel, ", ", s.config.strategy,
-               s.config.graph ? ", graph" : "", ": ", s.reason, "\n");
+               s.config.graph ? ", graph" : "", ": ", s.reason(), ", ", s.detail, "\n");
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include "cli/bench_json.h"
 #include "cli/bench_search.h"
 #include "cli/command.h"
+#include "cli/process_ranks.h"
 #include "cli/progress.h"
 #include "cli/run_flags.h"
 #include "switchyard/api/bench.h"
@@ -43,7 +44,10 @@ struct BenchLayerFlags {
         "--state", [this](const std::string& v) { take_state(v); },
         "States to time: fresh, cold (cpu), warm, eager (cuda: no graph); all by default",
         "STATE,...");
-    args.positive("--seconds", seconds, "Time for the calls of a row and cache state (default 2)");
+    args.positive(
+        "--seconds", seconds,
+        "Time for the calls of a row and cache state on one rank (default 2); with ranks or "
+        "--search calls are made as run makes them");
     args.toggle(
         "--bars", bars,
         "Holds each row to its bar, for the shapes that have one; a miss, and a format with "
@@ -57,16 +61,21 @@ struct BenchLayerFlags {
     args.toggle("--json", json, "Print JSON");
   }
 
-  void finish() {
+  void finish(Processes& processes) {
+    source.spread.ranks.start_with(processes.size());
     source.finish();
     require(options.formats.empty() || !source.build.build.format,
             "--format and --formats are both given; keep one");
     source.fill(options.source);
+    options.source.processes = &processes;
     require(!bars || options.fresh,
             "--bars holds fresh calls, and --state leaves them out; add fresh");
     require(!bars || any_bar(), kNoBar);
     if (seconds) options.seconds = *seconds;
     require(searches || !max_configs, "--max-configs is for --search, which is missing");
+    require(ranked() || processes.size() == 1, "the launcher started ", processes.size(),
+            " processes and the layer is for 1 rank; each process is a rank, give no number of "
+            "ranks");
     if (!ranked()) return;
     require(
         options.formats.empty() && !bars && !state_given_ && !seconds &&
@@ -133,28 +142,35 @@ bool holds_bar(const BenchLayerResult& r) {
          std::any_of(r.skipped.begin(), r.skipped.end(), [](const auto& s) { return s.barred; });
 }
 
-Answer run_command(Arguments& args) {
+Answer run_on(Processes& processes, Arguments& args) {
   BenchLayerFlags flags;
-  flags.add(args);
-  if (!args.parse()) return {kOk, args.help()};
-  flags.finish();
+  bool wanted = false;
+  processes.together([&] {
+    flags.add(args);
+    wanted = args.parse();
+    if (wanted) flags.finish(processes);
+  });
+  if (!wanted) return {kOk, args.help(), ""};
   StatusLine status;
   if (flags.ranked()) {
-    flags.search.progress = status.callback();
+    if (processes.rank() == 0) flags.search.progress = status.callback();
     const Answer out = answer_search(flags.search, flags.json, args.line());
     status.wipe();
     return out;
   }
-  flags.source.spread.refuse_placement();
   flags.options.progress = status.callback();
   const BenchLayerResult result = bench_layer(flags.options);
   status.wipe();
   require(!flags.bars || holds_bar(result), kNoBar);
   const int exit = result.ok && !(flags.bars && result.misses_bar()) ? kOk : kFailed;
-  if (!flags.json) return {exit, bench_layer_text(result, flags.bars)};
+  if (!flags.json) return {exit, bench_layer_text(result, flags.bars), ""};
   Json body = record_json({std::string(kSchema), args.line()});
   body.update(bench_layer_json(result));
-  return {exit, json_text(body)};
+  return {exit, json_text(body), ""};
+}
+
+Answer run_command(Arguments& args) {
+  return on_processes([&](Processes& processes) { return run_on(processes, args); });
 }
 
 }  // namespace
@@ -166,6 +182,7 @@ const Command kBenchLayer = {
         "switchyard bench layer\n"
         "switchyard bench layer --preset qwen3-30b-a3b --formats all --bars\n"
         "switchyard bench layer --ranks 4 --search comm,parallel --tokens 64\n"
+        "mpirun -n 4 switchyard bench layer --ep 4 --tokens 64  # processes\n"
         "switchyard bench layer --checkpoint DIR --tokens 1,512 --routing uniform,zipf --json",
     .run = run_command};
 

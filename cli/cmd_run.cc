@@ -56,6 +56,7 @@ Json to_json(const JoinedRanks& j) {
        {{"form", j.payload},
         {"bytes", j.payload_bytes},
         {"why_unquantised", j.payload_reason.empty() ? Json(nullptr) : Json(j.payload_reason)}}},
+      {"chunk_tokens", j.chunk_tokens == 0 ? Json(nullptr) : Json(j.chunk_tokens)},
       {"slot_experts", j.slot_experts},
       {"strategies", std::move(strategies)}};
 }
@@ -110,11 +111,13 @@ std::string joined_text(const Measurement& m) {
                         "; weights by the ", m.joined.weights, "\n");
   out += cat("payload  ", m.joined.payload, ", ", m.joined.payload_bytes, " bytes a row",
              m.joined.payload_reason.empty() ? "" : cat("; ", m.joined.payload_reason), "\n");
+  if (m.joined.chunk_tokens > 0 && m.joined.chunk_tokens < m.tokens)
+    out += cat("chunks   of at most ", m.joined.chunk_tokens, " tokens of a rank\n");
   std::string label = "others   ";
   for (const StrategyAnswer& s : m.joined.strategies) {
     if (s.strategy == m.strategy) continue;
-    out +=
-        cat(label, s.strategy, ": ", s.serves ? "can serve" : cat(s.reason, ", ", s.detail), "\n");
+    out += cat(label, s.strategy, ": ",
+               s.serves ? cat("can serve, ", s.detail) : cat(s.reason, ", ", s.detail), "\n");
     label = "         ";
   }
   return out;

@@ -45,7 +45,6 @@ struct TuneFlags {
             "--format and --formats are both given; keep one");
     require(source.build.build.tuning.empty(), "--tuning ", source.build.build.tuning,
             " is for layers that run; tune compares with the plans, and writes with --out");
-    source.spread.refuse_placement();
     source.fill(options.source);
     if (seconds) options.seconds = *seconds;
   }

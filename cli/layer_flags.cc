@@ -9,8 +9,7 @@ namespace {
 
 /// Errors:  UsageError for a query that contradicts itself or names no segment.
 bool names_cuda(const std::string& leaf) {
-  return !leaf.empty() &&
-         leaves::vocabulary().parse_query(leaf).fields[1] == to_string(Device::kCuda);
+  return !leaf.empty() && leaves::parse_leaf_query(leaf).fields[1] == to_string(Device::kCuda);
 }
 
 }  // namespace

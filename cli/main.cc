@@ -123,10 +123,10 @@ const Command* find_command(int argc, const char* const* argv) {
   return nullptr;
 }
 
-/// Only `run` joins the processes of a launcher; of another command each would do all of it.
+/// Other commands do not join the processes of a launcher: each would do all of it.
 void refuse_launcher(const Command& command) {
-  require(&command == &kRun || launched_processes() == 1, "the launcher started ",
-          launched_processes(),
+  const bool joins = &command == &kRun || &command == &kBenchLayer;
+  require(joins || launched_processes() == 1, "the launcher started ", launched_processes(),
           " processes, and this command runs in one; start it without, its "
           "ranks are threads");
 }

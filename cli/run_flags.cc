@@ -11,12 +11,6 @@ namespace {
 
 const std::array<std::string, 3> kSkews = {"uniform", "zipf", "one"};
 
-/// What is asked for by name and not built cannot be served: the same verdict as `explain` gives.
-template <class... Args>
-void serve(bool built, const Args&... parts) {
-  if (!built) throw CannotServe(cat("path_not_enabled: ", parts...), "{}");
-}
-
 }  // namespace
 
 RoutingSkew to_skew(const std::string& word) {
@@ -39,17 +33,17 @@ void SpreadFlags::add(Arguments& args) {
             "plain (default); under tep and ttp fused or reduce: the layer ends in one all-reduce "
             "with residual and norm, pattern 7 or 6",
             "HOW");
+  args.integer("--chunk-tokens", {1, kTokens.high}, chunk_tokens,
+               "Most tokens of a rank in one exchange; a call of more makes several (dep)");
 }
 
 void SpreadFlags::check() const {
-  ranks.deployment();  // throws for what contradicts itself
+  const Deployment d = ranks.deployment();  // throws for what contradicts itself
   require(finalize == "plain" || finalize == "fused" || finalize == "reduce", "finalize '",
           finalize, "' is unknown; use plain, fused or reduce");
-}
-
-void SpreadFlags::refuse_placement() const {
-  serve(placement.empty(), "--placement ", placement, ": replicated experts are not built here, ",
-        "where every layer is on one rank; leave the flag out, or use run --ranks");
+  require(finalize == "plain" || d.ranks() > 1, "--finalize ", finalize,
+          " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
+          "or for --finalize plain");
 }
 
 void SourceFlags::add(Arguments& args) {
@@ -88,6 +82,7 @@ void SourceFlags::fill(RunOptions& options) const {
   options.build.combine = spread.combine;
   options.placement = spread.placement;
   options.finalize = spread.finalize;
+  options.chunk_tokens = spread.chunk_tokens.value_or(0);
   options.seed = options.build.seed;
 }
 

@@ -21,13 +21,12 @@ struct SpreadFlags {
   RankFlags ranks;
   std::string placement, finalize = "plain";
   std::optional<CombinePrecision> combine;
+  std::optional<std::int64_t> chunk_tokens;
 
-  /// Declares the rank flags, --placement, --combine and --finalize.
+  /// Declares the rank flags, --placement, --combine, --finalize and --chunk-tokens.
   void add(Arguments& args);
-  /// Errors: CannotServe for what is not built, UsageError for what contradicts itself.
+  /// Errors: UsageError for what contradicts itself.
   void check() const;
-  /// For a command of one rank. Errors: CannotServe where a placement is asked for.
-  void refuse_placement() const;
 };
 
 /// Which layers are run and how they are built: what `run` and `bench layer` have in common.
@@ -41,8 +40,7 @@ struct SourceFlags {
   /// Declares --preset, --checkpoint, --layer, --top-k, --factor, --without-shared and the flags of
   /// BuildFlags and SpreadFlags.
   void add(Arguments& args);
-  /// Checks what contradicts itself or is not built, after parsing.
-  /// Errors: UsageError, CannotServe.
+  /// Checks what contradicts itself, after parsing. Errors: UsageError.
   void finish();
   /// Writes the layers' source and build into `options`; its tokens and routing stay.
   void fill(RunOptions& options) const;

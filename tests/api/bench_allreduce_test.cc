@@ -220,7 +220,7 @@ TEST(BenchAllReduce, RefusesByNameAndAGoodCallFollows) {
   EXPECT_THAT(refused(1, [](auto& o) { o.hidden = 0; }), HasSubstr("hidden = 0"));
   EXPECT_THAT(refused(1, [](auto& o) { o.shared = true; }), HasSubstr("patterns 6 and 7"));
   EXPECT_THAT(refused(1, [](auto& o) { o.routed_scaling_factor = 2; }),
-              HasSubstr("--routed-scaling-factor"));
+              HasSubstr("routed_scaling_factor is of patterns 6 and 7"));
   BenchAllReduceOptions o = small(1);
   o.quant = AllReduceQuant::kNvfp4;
   EXPECT_THROW(bench_allreduce(o), CannotServe);

@@ -203,6 +203,69 @@ TEST(Compare, RefusesWhatIsNoResultAndNamesTheFile) {
   EXPECT_TRUE(compare(good, good).ok);
 }
 
+/// `file` as another benchmark's, with its rows under `list`.
+Json of_kind(const std::string& schema, const std::string& list, std::vector<Json> rows) {
+  Json out = file({});
+  out.erase("measurements");
+  out.erase("roof");
+  out["schema"] = schema;
+  out[list] = std::move(rows);
+  return out;
+}
+
+// A search's row is one configuration, timed as a whole.
+TEST(Compare, SearchResultsAreComparedByConfiguration) {
+  auto result = [](double two_sided) {
+    auto row = [](const char* strategy, double p50) {
+      return Json{{"preset", "tiny"},
+                  {"tokens", 4},
+                  {"ranks", 2},
+                  {"config", {{"strategy", strategy}}},
+                  {"time_us", {{"p50", p50}, {"p90", p50}}},
+                  {"calls", 50},
+                  {"place", 1},
+                  {"ok", true}};
+    };
+    return of_kind("switchyard.bench.search.1", "measurements",
+                   {row("one_sided", 100), row("two_sided", two_sided)});
+  };
+  const Comparison c = compare(result(100), result(120));
+  ASSERT_EQ(c.rows.size(), 2U);
+  EXPECT_EQ(c.rows[0].change, Change::kWithinNoise);
+  EXPECT_EQ(c.rows[1].change, Change::kSlower);
+  EXPECT_THAT(c.rows[1].key, HasSubstr("two_sided"));
+}
+
+// What tells two exchanges apart stands beside the rows, and its copy rate drifts as a roof does.
+TEST(Compare, ExchangeResultsAreComparedByPhaseAndShape) {
+  auto result = [](int hidden, double end) {
+    Json row = {{"strategy", "one_sided"}, {"tokens", 512}, {"ok", true}};
+    for (const char* phase : {"dispatch", "combine", "total"}) row[phase] = state(100, 100);
+    Json out = of_kind("switchyard.bench.exchange.1", "measurements", {row});
+    out.update(Json{{"ranks", 4}, {"hidden", hidden}, {"combine", "bf16"}});
+    out["copy"] = {{"start", 10.0}, {"end", end}};
+    return out;
+  };
+  const Comparison c = compare(result(4096, 10), result(4096, 12));
+  ASSERT_EQ(c.rows.size(), 3U);
+  EXPECT_THAT(c.rows[0].key, HasSubstr("hidden 4096"));
+  EXPECT_NEAR(c.rows[0].bound, 0.2, 1e-9);
+  EXPECT_THAT(refusal(result(4096, 10), result(7168, 10)), HasSubstr("no row in common"));
+}
+
+TEST(Compare, AllReduceResultsSkipWhatWasNotTimed) {
+  auto result = [](double fused) {
+    Json row = {{"pattern", "sum"}, {"ranks", 2}, {"tokens", 8}, {"ok", true}};
+    row["fused"] = state(fused, fused);
+    row["separate"] = {{"time_us", nullptr}, {"by", ""}};
+    return of_kind("switchyard.bench.allreduce.1", "rows", {row});
+  };
+  const Comparison c = compare(result(100), result(50));
+  ASSERT_EQ(c.rows.size(), 1U);
+  EXPECT_EQ(c.rows[0].change, Change::kFaster);
+  EXPECT_EQ(c.rows[0].state, "fused");
+}
+
 TEST(Compare, RoutingResultsHaveTheirOwnRows) {
   Json a = file({});
   a.erase("measurements");

@@ -7,12 +7,15 @@
 
 #include <algorithm>
 
+#include "switchyard/comm/factory.h"
+#include "switchyard/resolve/probe.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 BenchSearchOptions on_two_ranks() {
   BenchSearchOptions o;
@@ -44,12 +47,55 @@ TEST(BenchSearch, ItsChoiceIsTheResolversAndTheRestIsRankedOrSkipped) {
   }
   auto reason_of = [&](std::string_view strategy, bool graph) {
     for (const SkippedConfig& s : r.skipped)
-      if (s.config.strategy == strategy && s.config.graph == graph) return s.reason;
+      if (s.config.strategy == strategy && s.config.graph == graph)
+        return s.reason() + ": " + s.detail;
     return std::string("not skipped");
   };
-  EXPECT_THAT(reason_of("nccl", false), HasSubstr("NCCL is not in this build"));
-  EXPECT_THAT(reason_of("fused", false), HasSubstr("max_configs = 3"));
-  EXPECT_THAT(reason_of("one_sided", true), HasSubstr("replays no captured graph"));
+  EXPECT_THAT(reason_of("nccl", false), StartsWith("dep_missing: "));
+  EXPECT_THAT(reason_of("fused", false), StartsWith("max_configs: the 3 in front"));
+  // A graph is the GPU's: each configuration stands in the list without one and with one.
+  for (const comm::Strategy* s : comm::strategies())
+    EXPECT_THAT(reason_of(s->name, true),
+                StartsWith("topology_unsupported: the leaf runs on the CPU"))
+        << s->name;
+}
+
+// The axis graph alone: the one configuration is measured, and its graph is listed with why not.
+TEST(BenchSearch, TheGraphOfACpuLayerIsListedNotIgnored) {
+  BenchSearchOptions o = on_two_ranks();
+  o.axes.graph = true;
+  const BenchSearchResult r = bench_search(o);
+  ASSERT_EQ(r.rows.size(), 1U);
+  ASSERT_EQ(r.skipped.size(), 1U);
+  EXPECT_TRUE(r.skipped[0].config.graph);
+  EXPECT_EQ(r.skipped[0].reject, Reject::kTopologyUnsupported);
+}
+
+/// An environment in which SWITCHYARD_COMM says `strategy`.
+Environment with_switch(const std::string& strategy) {
+  Environment env = resolve::environment();
+  for (auto& [name, value] : env.flags)
+    if (name == "SWITCHYARD_COMM") value = strategy;
+  return env;
+}
+
+// The switch is a pin as the argument is: it cannot be searched over, and holds in every mode.
+TEST(BenchSearch, ThePinOfTheSwitchHoldsOrIsRefused) {
+  const resolve::ScopedEnvironment pinned(with_switch("compact"));
+  BenchSearchOptions o = on_two_ranks();
+  o.axes.comm = true;
+  EXPECT_THAT(test::usage_error_of([&] { bench_search(o); }),
+              HasSubstr("SWITCHYARD_COMM pins the strategy to 'compact', and it is searched"));
+  o.axes.comm = false;
+  o.axes.parallel = true;
+  const BenchSearchResult r = bench_search(o);
+  ASSERT_EQ(r.rows.size(), 1U);
+  EXPECT_EQ(r.choice.strategy, "compact");
+  ASSERT_EQ(r.skipped.size(), 3U);
+  for (const SkippedConfig& s : r.skipped) {
+    EXPECT_EQ(s.reject, Reject::kTopologyUnsupported) << s.detail;
+    EXPECT_THAT(s.detail, HasSubstr("(SWITCHYARD_COMM pins it)"));
+  }
 }
 
 // A pinned strategy is not let go of for modes that have no place for it.

@@ -143,7 +143,7 @@ void parallel() {
 void slots() {
   EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.slots = 5; })), HasSubstr("eplb_unsupported"));
   EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.slots = 7; })),
-              HasSubstr("path_not_enabled: slots = 7 for 6 experts"));
+              HasSubstr("eplb_unsupported: slots = 7 for 6 experts"));
   EXPECT_EQ(report(build(with([&](BuildOptions& o) { o.slots = 6; })))["deployment"]["slots"], 6);
 }
 

@@ -38,6 +38,17 @@ TEST(EplbLive, MovesExpertsAfterTheLoadAndChangesNoBit) {
   EXPECT_EQ(r.steps.front().live, r.steps.front().fixed) << "both start linear";
 }
 
+// Fewer experts than ranks: the layer that never moves has replicas too.
+TEST(EplbLive, OneExpertOnTwoRanksServes) {
+  EplbLiveOptions o = shifting();
+  o.slots = 2;
+  for (std::vector<double>& loads : o.trace.layers) loads.resize(1);
+  const EplbLiveResult r = eplb_live(o);
+  EXPECT_TRUE(r.ok);
+  EXPECT_EQ(r.steps.size(), 32U);
+  EXPECT_EQ(r.moves, 0) << "there is nothing to move";
+}
+
 TEST(EplbLive, RefusesWhatCannotBe) {
   EplbLiveOptions o = shifting();
   o.slots = 5;

@@ -312,7 +312,8 @@ TEST(BuildOptions, WhatIsNotBuiltIsSaid) {
     change(o);
     EXPECT_THAT(test::usage_error_of([&] { MoeLayer::from_preset("tiny", o); }), HasSubstr(text));
   };
-  auto cannot = [](const std::function<void(BuildOptions&)>& change, const std::string& text) {
+  auto cannot = [](const std::function<void(BuildOptions&)>& change, const std::string& text,
+                   const std::string& reason) {
     BuildOptions o;
     change(o);
     try {
@@ -320,11 +321,11 @@ TEST(BuildOptions, WhatIsNotBuiltIsSaid) {
       ADD_FAILURE() << "built, although it should say: " << text;
     } catch (const CannotServe& e) {
       EXPECT_THAT(e.what(), HasSubstr(text));
-      EXPECT_THAT(e.what(), HasSubstr("path_not_enabled"));
+      EXPECT_THAT(e.what(), HasSubstr(reason));
     }
   };
-  cannot([](BuildOptions& o) { o.slots = 10; }, "slots = 10 for 8 experts");
-  cannot([](BuildOptions& o) { o.ep = 2; }, "ep 2");
+  cannot([](BuildOptions& o) { o.slots = 10; }, "slots = 10 for 8 experts", "eplb_unsupported");
+  cannot([](BuildOptions& o) { o.ep = 2; }, "ep 2", "path_not_enabled");
   refused([](BuildOptions& o) { o.ep = o.tp = -1; }, "ep = -1 is out of range");
   refused([](BuildOptions& o) { o.with_parallel_mlp = true; }, "with_parallel_mlp");
   BuildOptions o;

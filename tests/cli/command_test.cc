@@ -328,9 +328,20 @@ TEST(Explain, SlotsThatNothingFillsHaveNoWinner) {
   Json json = json_of({"explain", "--preset", "tiny", "--slots", "16"}, 1);
   EXPECT_EQ(json["ok"], false);
   EXPECT_EQ(json["winner"], "");
-  EXPECT_THAT(json["rejected"].dump(), HasSubstr("replicated experts are not built"));
-  EXPECT_THAT(json["rejected"].dump(), HasSubstr("path_not_enabled"));
+  EXPECT_THAT(json["rejected"].dump(), HasSubstr("where replicas balance nothing"));
+  EXPECT_THAT(json["rejected"].dump(), HasSubstr("eplb_unsupported"));
   EXPECT_EQ(run_command({"run", "--preset", "tiny", "--slots", "16"}).status, 1);
+  // Nor where every rank holds columns of all experts, or more slots than there are experts.
+  for (const std::vector<std::string>& spread :
+       {std::vector<std::string>{"--parallel", "ttp", "--slots", "10"},
+        {"--parallel", "dtp", "--slots", "10"},
+        {"--slots", "20"}}) {
+    std::vector<std::string> words = {"explain", "--preset", "tiny", "--ranks", "2"};
+    words.insert(words.end(), spread.begin(), spread.end());
+    EXPECT_THAT(json_of(words, 1)["rejected"].dump(), HasSubstr("eplb_unsupported"));
+    words[0] = "run";
+    EXPECT_EQ(run_command(words).status, 1) << "run agrees";
+  }
   EXPECT_EQ(json_of({"explain", "--preset", "tiny", "--slots", "8"})["ok"], true);
 }
 

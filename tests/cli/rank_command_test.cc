@@ -63,6 +63,9 @@ TEST(RunOnThreads, EveryStrategyAnswersAndTheChosenOneServes) {
     EXPECT_EQ(m["joined"]["contract"]["weights"],
               std::string(name) == "expert_major" ? "combine" : "experts");
     EXPECT_EQ(strategy(m, name)["ok"], true);
+    EXPECT_EQ(strategy(m, name)["detail"], "");
+    const char* other = std::string(name) == "compact" ? "two_sided" : "compact";
+    EXPECT_EQ(strategy(m, other)["detail"], std::string(name) + " is pinned");
     EXPECT_EQ(strategy(m, "nccl")["reason"], "dep_missing");
     std::int64_t rows = 0;
     for (std::int64_t n : m["expert_tokens"]) rows += n;
@@ -122,8 +125,10 @@ TEST(RunOnThreads, ReplicatedSlotsServe) {
   EXPECT_EQ(m["slots"], 10);
   EXPECT_EQ(m["joined"]["slot_experts"], (Json{0, 1, 2, 3, 4, 4, 5, 6, 7, 0}));
   EXPECT_EQ(m["expert_tokens"].size(), 8u) << "by expert, not by slot";
-  for (const char* name : {"two_sided", "compact", "expert_major", "all_gather"})
+  for (const char* name : {"two_sided", "compact", "expert_major", "all_gather"}) {
     EXPECT_EQ(strategy(m, name)["ok"], true) << name;
+    EXPECT_EQ(strategy(m, name)["detail"], "behind one_sided in the order of preference");
+  }
   const Finished odd = run_command({"run", "--ranks", "2", "--slots", "9"});
   EXPECT_EQ(odd.status, 1);
   EXPECT_THAT(odd.err, HasSubstr("slots_not_divisible_by_ep"));
@@ -214,6 +219,55 @@ TEST(RunOnThreads, APinnedLeafIsNotReplacedByTheFusedOne) {
   EXPECT_THAT(done.err, HasSubstr("the leaf is pinned to cpu.fused_moe.none"));
   EXPECT_EQ(run_command(with(fused, {"--leaf", "none"})).status, 0)
       << "a format names both kernels";
+}
+
+// The output does not depend on it, so what shows is the report.
+TEST(RunOnThreads, ChunksOfACallAreReported) {
+  const Words run = {"run", "--preset", "tiny", "--ranks", "3", "--tokens", "7"};
+  const Json cut = measured(with(run, {"--chunk-tokens", "3"})), whole = measured(run);
+  EXPECT_EQ(cut["ok"], true);
+  EXPECT_EQ(cut["joined"]["chunk_tokens"], 3);
+  EXPECT_EQ(whole["joined"]["chunk_tokens"], 7);
+  EXPECT_EQ(cut["expert_tokens"], whole["expert_tokens"]);
+  EXPECT_EQ(measured(with(run, {"--parallel", "tep"}))["joined"]["chunk_tokens"], nullptr);
+  EXPECT_THAT(run_command(with(run, {"--chunk-tokens", "3"})).out,
+              HasSubstr("chunks   of at most 3 tokens of a rank"));
+}
+
+// Each kind of result that ranks have is one that `bench compare` reads.
+TEST(BenchOnRanks, ResultsAreComparedWithThemselves) {
+  test::TempDir dir;
+  for (const Words& bench : std::vector<Words>{
+           {"bench", "layer", "--ranks", "2", "--tokens", "2", "--search", "parallel,graph"},
+           {"bench", "exchange", "--ranks", "2", "--tokens", "8", "--hidden", "64", "--experts",
+            "8", "--top-k", "2", "--seconds", "0.01", "--strategy", "all"},
+           {"bench", "allreduce", "--ranks", "2", "--tokens", "4", "--hidden", "64", "--seconds",
+            "0.01"}}) {
+    const Finished done = run_command(with(bench, {"--json"}));
+    ASSERT_EQ(done.status, 0) << done.err;
+    const std::string file = dir.write(bench[1] + ".json", done.out);
+    const Finished same = run_command({"bench", "compare", file, file, "--json"});
+    EXPECT_EQ(same.status, 0) << same.err;
+    const Json rows = Json::parse(same.out)["rows"];
+    EXPECT_GE(rows.size(), 2U) << bench[1];
+    for (const Json& row : rows) EXPECT_EQ(row["ratio"], 1.0);
+  }
+}
+
+// One rank has nobody to join: what a switch pins is said to be the switch's.
+TEST(RunOnThreads, ASwitchThatCannotServeIsNamed) {
+  test::Start start;
+  start.env = {{"SWITCHYARD_COMM", "fused"}};
+  for (const Words& args : std::vector<Words>{{"verify", data("mixtral")}, {"run"}}) {
+    start.args = args;
+    const Finished done = run_command(start);
+    EXPECT_EQ(done.status, 1);
+    EXPECT_THAT(done.err, HasSubstr("strategy fused cannot serve"));
+    EXPECT_THAT(done.err, HasSubstr("(SWITCHYARD_COMM pins it)"));
+  }
+  const Finished argued = run_command({"run", "--comm", "fused"});
+  EXPECT_EQ(argued.status, 1);
+  EXPECT_EQ(argued.err.find("SWITCHYARD_COMM"), std::string::npos) << "the flag is not the switch";
 }
 
 TEST(RunOnThreads, APinThatCannotServeIsAVerdict) {
@@ -323,8 +377,40 @@ TEST_F(RunOnProcesses, OneThatEndsEarlyIsToldToTheOthers) {
   EXPECT_EQ(done.status, 0) << done.err;
 }
 
+// What a user can set is named with both sides, and no hash of it.
+TEST_F(RunOnProcesses, SeedsAndSwitchesThatDifferAreNamed) {
+  const Words two = {"run", "--tokens", "2", ":", "-n", "1", SWITCHYARD_COMMAND};
+  Finished done = mpirun(1, with(two, {"run", "--tokens", "2", "--seed", "7"}));
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("rank 0 has seed = '1', rank 1 has seed = '7'"));
+  done =
+      mpirun(1, {"run", "--tokens", "2", ":", "-n", "1", "-x", "SWITCHYARD_POST_QUANT_DISPATCH=0",
+                 SWITCHYARD_COMMAND, "run", "--tokens", "2"});
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("rank 0 has SWITCHYARD_POST_QUANT_DISPATCH = '1', rank 1 has "
+                                  "SWITCHYARD_POST_QUANT_DISPATCH = '0'"));
+}
+
+TEST_F(RunOnProcesses, ALayerIsBenchedAndSearched) {
+  const Words bench = {"bench", "layer", "--tokens", "2", "--json"};
+  Finished done = mpirun(2, bench);
+  EXPECT_EQ(done.status, 0) << done.err;
+  Json json = Json::parse(done.out);
+  ASSERT_EQ(json["measurements"].size(), 1U);
+  EXPECT_EQ(json["measurements"][0]["ranks"], 2);
+  EXPECT_EQ(json["measurements"][0]["ok"], true);
+  done = mpirun(2, with(bench, {"--search", "comm", "--max-configs", "2"}));
+  EXPECT_EQ(done.status, 0) << done.err;
+  json = Json::parse(done.out);
+  EXPECT_EQ(json["measurements"].size(), 2U);
+  EXPECT_EQ(json["choice"]["strategy"], "one_sided");
+  done = mpirun(2, with(bench, {"--ep", "1"}));
+  EXPECT_EQ(done.status, 2);
+  EXPECT_EQ(count_of(done.err, "the launcher started 2 processes and the layer is for 1 rank"), 1);
+}
+
 TEST_F(RunOnProcesses, OtherCommandsAreRefused) {
-  const Finished done = mpirun(2, {"bench", "layer", "--ep", "2", "--tokens", "4"});
+  const Finished done = mpirun(2, {"bench", "exchange", "--tokens", "4"});
   EXPECT_EQ(done.status, 2);
   EXPECT_EQ(done.out, "");
   EXPECT_THAT(done.err,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each house check must be able to fail: faults are injected into copies and have to be found."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -187,6 +188,24 @@ class Sizes(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("function f has 101 lines", text)
         self.assertEqual(self.status("a_cuda.cu", body)[0], 0)
+
+
+class LibraryTexts(unittest.TestCase):
+    """A text of the library names fields; flags are the command's."""
+    FLAG = re.compile(r'"[^"\n]*(?<![\w-])--[a-z][a-z-]+[^"\n]*"')
+
+    def flags_in(self, text):
+        lines = (line.split("//")[0] for line in text.splitlines())
+        return [line.strip() for line in lines if self.FLAG.search(line)]
+
+    def test_the_library_names_no_flag(self):
+        for path in sorted((ROOT / "src/switchyard").rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu"):
+                self.assertEqual(self.flags_in(path.read_text()), [], path)
+
+    def test_a_flag_is_seen(self):
+        self.assertEqual(len(self.flags_in('require(ok, "use --parallel dep");')), 1)
+        self.assertEqual(self.flags_in('--count;  // "--x"\nf("a--b", "-");'), [])
 
 
 class Suites(unittest.TestCase):

@@ -214,7 +214,7 @@ void BenchAllReduceOptions::check() const {
   require(!tokens.empty(), "no tokens are given; name at least one number of them");
   for (std::int64_t t : tokens) in_range("tokens", t, 0, std::int64_t(1) << 20);
   require(api::is_moe(pattern) || (!shared && !routed_scaling_factor),
-          shared ? "--shared" : "--routed-scaling-factor", " is of patterns 6 and 7; ",
+          shared ? "shared" : "routed_scaling_factor", " is of patterns 6 and 7; ",
           ops::to_string(pattern), " has nothing to apply it to");
 }
 

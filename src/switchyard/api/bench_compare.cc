@@ -14,11 +14,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Where one kind of result keeps its rows, what tells them apart, and what is timed.
+/// Where one kind of result keeps its rows, what tells them apart (in a row, and in the file as a
+/// whole), and what is timed: members that hold time_us, or the row itself.
 struct Kind {
   std::string_view schema;
   std::vector<std::string> lists, keys, states;
+  std::vector<std::string> file_keys{};
+  bool row_is_timed = false;
 };
+
+constexpr std::string_view kRowItself = "call";
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
@@ -30,7 +35,23 @@ const std::vector<Kind>& kinds() {
       {"switchyard.bench.routing.1",
        {"gemm", "choice"},
        {"preset", "hidden", "experts", "method", "top_k", "tokens", "threads"},
-       {"gemm", "choice"}}};
+       {"gemm", "choice"}},
+      {"switchyard.bench.search.1",
+       {"measurements"},
+       {"preset", "checkpoint", "layer", "format", "activations", "tokens", "ranks", "config"},
+       {},
+       {},
+       /*row_is_timed=*/true},
+      {"switchyard.bench.exchange.1",
+       {"measurements"},
+       {"strategy", "tokens"},
+       {"dispatch", "combine", "total"},
+       {"ranks", "hidden", "experts", "top_k", "payload", "combine", "pattern", "cpus"}},
+      {"switchyard.bench.allreduce.1",
+       {"rows"},
+       {"pattern", "device", "quant", "ranks", "hidden", "tokens", "strategy", "dtype",
+        "scale_layout", "experts", "top_k", "shared", "routed_scaling_factor"},
+       {"fused", "separate"}}};
   return all;
 }
 
@@ -93,6 +114,11 @@ std::string machine_of(const Json& machine) {
 }
 
 double drift_of(const Json& file) {
+  if (file.contains("copy")) {
+    const double start = number_of(file["copy"], "start"), end = number_of(file["copy"], "end");
+    require(start > 0 && end > 0, "its copy rate is not above 0");
+    return std::fabs(end / start - 1);
+  }
   if (!file.contains("roof")) return 0;
   double worst = 0;
   for (const char* rate : {"gbps", "gflops"}) {
@@ -114,23 +140,38 @@ const Kind& kind_of(const std::string& schema) {
                        join(known), "; make it anew with this version"));
 }
 
-void add_row(const Kind& kind, const Json& row, Result& out) {
+/// Appends "key value" of those that `object` has.
+void add_words(const Json& object, const std::vector<std::string>& keys,
+               std::vector<std::string>& words) {
+  for (const std::string& key : keys)
+    if (object.contains(key) && !object[key].is_null() &&
+        !(object[key].is_array() && object[key].empty()))
+      words.push_back(cat(key, " ", word_of(object[key])));
+}
+
+/// The times that `timed` holds under time_us; of a row of its own, with its calls as samples.
+void add_times(const Json& timed, std::string_view state, const std::string& words, Result& out) {
+  const Json& time = member(timed, "time_us");
+  if (time.is_null()) return;  // not timed, and the row says why
+  const bool counts = time.contains("samples");
+  const Timed t{number_of(time, "p50"), number_of(time, "p90"),
+                std::int64_t(number_of(counts ? time : timed, counts ? "samples" : "calls"))};
+  require(t.p50 > 0 && t.p90 >= t.p50 && t.samples > 0, "the times of ", words,
+          " are not those of any call");
+  const bool fresh = out.times.insert({{words, std::string(state)}, t}).second;
+  require(fresh, "it has ", words, ", ", state, " twice; keep one");
+}
+
+void add_row(const Kind& kind, const Json& file, const Json& row, Result& out) {
+  require(row.is_object(), "it has a row that is no object");
   std::vector<std::string> words;
-  for (const std::string& key : kind.keys)
-    if (row.contains(key) && !(row[key].is_array() && row[key].empty()))
-      words.push_back(cat(key, " ", word_of(row[key])));
+  add_words(row, kind.keys, words);
   require(!words.empty(), "it has a row that says of nothing what it is");
+  add_words(file, kind.file_keys, words);
   if (row.contains("ok") && !flag_of(row, "ok")) out.wrong_rows.push_back(join(words));
-  for (const std::string& state : kind.states) {
-    if (!row.contains(state)) continue;
-    const Json& time = member(row[state], "time_us");
-    const Timed timed{number_of(time, "p50"), number_of(time, "p90"),
-                      std::int64_t(number_of(time, "samples"))};
-    require(timed.p50 > 0 && timed.p90 >= timed.p50 && timed.samples > 0, "the times of ",
-            join(words), " are not those of any call");
-    const bool fresh = out.times.insert({{join(words), state}, timed}).second;
-    require(fresh, "it has ", join(words), ", ", state, " twice; keep one");
-  }
+  if (kind.row_is_timed) add_times(row, kRowItself, join(words), out);
+  for (const std::string& state : kind.states)
+    if (row.contains(state)) add_times(row[state], state, join(words), out);
 }
 
 Result read_result(const std::string& name, const std::string& text) {
@@ -149,7 +190,7 @@ Result read_result(const std::string& name, const std::string& text) {
     out.drift = drift_of(file);
     out.ok = flag_of(file, "ok");
     for (const std::string& list : kind.lists)
-      for (const Json& row : list_of(file, list)) add_row(kind, row, out);
+      for (const Json& row : list_of(file, list)) add_row(kind, file, row, out);
     return out;
   } catch (const UsageError& e) {
     throw UsageError(cat(name, " cannot be compared: ", e.what()));
@@ -209,8 +250,7 @@ std::string_view to_string(Change change) {
 
 std::string_view compare_rule() {
   return "a row's bound is the largest of the noise, three standard errors of both medians (from "
-         "p90 "
-         "- p50), and the drift of either session's roof";
+         "p90 - p50), and the drift of either session's roof or copy rate";
 }
 
 Comparison compare_benches(const CompareOptions& o) {

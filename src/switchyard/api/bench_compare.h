@@ -6,7 +6,8 @@
 
 namespace switchyard {
 
-/// Two results of `bench layer`, or two of `bench routing`, as their --json printed them.
+/// Two results of one kind: of `bench layer` (its search and its layers of ranks are a kind of
+/// their own), routing, exchange or allreduce, as their --json printed them.
 struct CompareOptions {
   std::string before, after;            // texts
   std::string before_name, after_name;  // for messages, e.g. the files' paths
@@ -23,7 +24,7 @@ std::string_view to_string(Change change);
 ///
 /// Units:   p50 in µs; ratio = after / before; bound and ratio - 1 are shares.
 struct ComparedRow {
-  std::string key, state;  // the state is fresh, cold or warm; gemm or choice
+  std::string key, state;  // the state is what was timed: fresh, gemm, dispatch
   double before = 0, after = 0, ratio = 1, bound = 0;
   Change change = Change::kWithinNoise;
 };

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "switchyard/api/machine.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/resolve/probe.h"
 
 namespace switchyard {
 namespace {
@@ -49,6 +51,17 @@ std::vector<SearchConfig> configs_of(const SearchAxes& axes, const SearchConfig&
   return out;
 }
 
+/// A graph is CUDA's; the search itself replays none.
+SkippedConfig without_graph(const SearchConfig& c) {
+  SkippedConfig out{.config = c, .skip = Skip::kRejected, .reject = {}, .detail = {}};
+  const leaves::Leaf* leaf = leaves::find_leaf_by_id(c.leaf);
+  const bool cuda = leaf != nullptr && leaf->device == Device::kCuda;
+  out.reject = cuda ? Reject::kPathNotEnabled : Reject::kTopologyUnsupported;
+  out.detail = cuda ? "a search replays no captured graph; bench layer without one times them"
+                    : "the leaf runs on the CPU, where there is no graph to capture";
+  return out;
+}
+
 SearchConfig config_of(const Measurement& m) { return {m.leaf, m.parallel, m.strategy, false}; }
 
 class Search {
@@ -80,11 +93,9 @@ class Search {
     for (const SearchConfig& c : configs_of(o_.axes, out_.choice, chosen.format, ranks_)) {
       if (measured(c, tokens)) continue;
       if (c.graph) {
-        skip(c,
-             "path_not_enabled: a search replays no captured graph; `bench layer` times those "
-             "of a layer on cuda");
+        skip(without_graph(c));
       } else if (left <= 0) {
-        skip(c, cat("max_configs = ", o_.max_configs, " are measured, this one is behind them"));
+        skip({c, Skip::kMaxConfigs, {}, cat("the ", o_.max_configs, " in front are measured")});
       } else if (try_one(c, tokens)) {
         --left;
       }
@@ -121,11 +132,11 @@ class Search {
       add(as_run, tokens, m);
       return true;
     } catch (const CannotServe& e) {
-      skip(c, e.what());
+      skip({c, Skip::kRejected, e.reason(), e.what()});
     } catch (const UsageError& e) {
-      skip(c, e.what());
+      skip({c, Skip::kUsage, {}, e.what()});
     } catch (const DeviceError& e) {
-      skip(c, e.what());
+      skip({c, Skip::kDevice, {}, e.what()});
     }
     return false;
   }
@@ -141,10 +152,10 @@ class Search {
     out_.rows.push_back({config, tokens, 0, config == out_.choice, m});
   }
 
-  void skip(const SearchConfig& c, std::string reason) {
+  void skip(SkippedConfig skipped) {
     const bool known = std::any_of(out_.skipped.begin(), out_.skipped.end(),
-                                   [&](const auto& s) { return s.config == c; });
-    if (!known) out_.skipped.push_back({c, std::move(reason)});
+                                   [&](const auto& s) { return s.config == skipped.config; });
+    if (!known) out_.skipped.push_back(std::move(skipped));
   }
 
   void say(const std::string& what, std::int64_t tokens) const {
@@ -158,6 +169,11 @@ class Search {
 
 }  // namespace
 
+std::string SkippedConfig::reason() const {
+  constexpr std::string_view kWords[] = {"cannot_serve", "max_configs", "usage", "device"};
+  return std::string(reject ? to_string(*reject) : kWords[std::size_t(skip)]);
+}
+
 BenchSearchResult bench_search(const BenchSearchOptions& o) {
   require(!o.tokens.empty(), "bench layer: no tokens are given; name at least one count");
   for (std::int64_t tokens : o.tokens)
@@ -166,6 +182,9 @@ BenchSearchResult bench_search(const BenchSearchOptions& o) {
           " is below 1, the resolver's own choice");
   require(!o.axes.comm || o.source.build.comm.empty(), "bench layer: the strategy is pinned to '",
           o.source.build.comm, "' and searched; leave one of the two out");
+  const std::string forced = o.axes.comm ? pinned_strategy(resolve::environment(), "") : "auto";
+  require(forced == "auto", "bench layer: SWITCHYARD_COMM pins the strategy to '", forced,
+          "', and it is searched; unset the switch, or leave comm out of the search");
   require(!o.axes.leaf || o.source.build.leaf.empty(), "bench layer: the leaf is pinned to '",
           o.source.build.leaf, "' and searched; leave one of the two out");
   BenchSearchResult out;

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "switchyard/api/judge.h"
+#include "switchyard/core/eligibility.h"
 
 namespace switchyard {
 
@@ -42,10 +44,23 @@ struct SearchRow {
   Measurement measured;
 };
 
+/// Why a configuration was not measured; a closed set.
+enum class Skip : std::uint8_t {
+  kRejected,    // cannot serve: SkippedConfig::reject says why
+  kMaxConfigs,  // it is behind those that were to be measured
+  kUsage,       // it contradicts what else was asked for
+  kDevice       // a device or a rank failed
+};
+
 /// One that was not measured, and why.
 struct SkippedConfig {
   SearchConfig config;
-  std::string reason;
+  Skip skip = Skip::kRejected;
+  std::optional<Reject> reject;  // where one verdict decided
+  std::string detail;
+
+  /// The Reject's code, or "cannot_serve", "max_configs", "usage" or "device".
+  std::string reason() const;
 };
 
 /// All rows, by tokens and then by time.
@@ -57,8 +72,10 @@ struct BenchSearchResult {
 };
 
 /// Measures a layer in every configuration that the axes span, as `run` measures it, and ranks
-/// them. What is chosen stays the resolver's: the search shows what its rules cost here. Errors:
-/// UsageError, one line; CannotServe when the resolver itself finds nothing.
+/// them. What is chosen stays the resolver's: the search shows what its rules cost here.
+/// Collective over the source's processes; every one gets the same result.
+/// Errors: UsageError, one line, also for an axis that an argument or a switch pins; CannotServe
+///         when the resolver itself finds nothing.
 BenchSearchResult bench_search(const BenchSearchOptions& options);
 
 }  // namespace switchyard

@@ -104,6 +104,8 @@ void serve(comm::Group& group, const PreparedLayer& p, const EplbLiveOptions& o,
   const eplb::Placement linear =
       eplb::linear_placement({problem.num_experts(), o.slots, o.ranks}, 1);
   layer::RankOptions options = options_of(p, o);
+  // Fewer experts than ranks: the layer that never moves stands in slots too.
+  if (problem.num_experts() < o.ranks) options.slot_experts = linear.layers[0];
   layer::RankLayer fixed(group, p.weights, options);
   options.slot_experts = linear.layers[0];
   options.balanced = true;

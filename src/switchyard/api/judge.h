@@ -86,6 +86,7 @@ struct RunOptions {
   std::string calibrate;  // file with hidden_states that replace build.calibration, by layer
   std::string placement;  // a placement file: which expert stands in which slot, by layer in order
   std::string finalize = "plain";  // or, under tep and ttp: fused, reduce
+  std::int64_t chunk_tokens = 0;   // most tokens of a rank in one exchange; 0: a call is one
   Processes* processes = nullptr;  // those that a launcher started; null: this one alone
   BuildOptions build;
 };
@@ -94,7 +95,7 @@ struct RunOptions {
 struct StrategyAnswer {
   std::string strategy;
   bool serves = false;
-  std::string reason, detail;
+  std::string reason, detail;  // of one that serves and was not chosen: what stands in front of it
 };
 
 /// How the ranks of a layer are joined; empty on one rank.
@@ -105,6 +106,7 @@ struct JoinedRanks {
   // How a row travels to the experts: the quantiser that its sender ran, or a dtype and why none.
   std::string payload, payload_reason;
   std::int64_t payload_bytes = 0;          // of a row, scales included
+  std::int64_t chunk_tokens = 0;           // most of a rank in one exchange; 0: none is made
   std::vector<std::int32_t> slot_experts;  // [slots] the expert in each
   std::vector<StrategyAnswer> strategies;  // every one's, in order of preference
 };

@@ -97,15 +97,18 @@ resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOp
   const Eligibility built = api::can_build(p, d, join);
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
-                      resolve::to_json(report));
+                      resolve::to_json(report), built.reason());
   if (!report.winner.empty()) return report;
   std::string why = "nothing was considered";
+  std::optional<Reject> reason;
   for (const resolve::Rejection& r : report.rejected)
-    if (r.candidate == report.degraded_from || why == "nothing was considered")
+    if (r.candidate == report.degraded_from || !reason) {
       why = cat(r.candidate, " says ", to_string(r.reason), ": ", r.detail);
+      reason = r.reason;
+    }
   throw CannotServe(cat("no leaf can serve format ", show_format(p.format), " on ",
                         to_string(d.device), "; ", why, "; see `switchyard explain`"),
-                    resolve::to_json(report));
+                    resolve::to_json(report), reason);
 }
 
 /// The leaf of the shared expert's own format, asked about a layer that is only that FFN.
@@ -118,7 +121,7 @@ const leaves::Leaf* choose_shared_leaf(const LayerWeights& w, const Deployment& 
   if (!found.verdict.eligible())
     throw CannotServe(cat("the shared expert's format ", w.shared->format, " cannot be served: ",
                           to_string(found.verdict.reason()), ": ", found.verdict.detail()),
-                      "{}");
+                      "{}", found.verdict.reason());
   return found.leaf;
 }
 
@@ -127,7 +130,7 @@ void check_latent(const LayerWeights& w, const resolve::Report& report) {
   const Eligibility verdict = api::ask_latent(*w.latent);
   if (!verdict.eligible())
     throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()),
-                      resolve::to_json(report));
+                      resolve::to_json(report), verdict.reason());
 }
 
 /// One rank has nobody to combine with; asking for a precision changes nothing, and says so.
@@ -248,7 +251,7 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
   if (o.ep > 0 && o.tp > 0 && o.ep * o.tp > 1)
     throw CannotServe(cat("path_not_enabled: ep ", o.ep, " x tp ", o.tp, " = ", o.ep * o.tp,
                           " ranks: a MoeLayer of several ranks is not built; run() spreads a layer "
-                          "over ranks, as `switchyard run --ranks` does"),
+                          "over ranks"),
                       "{}");
   Prepared prepared = prepare(std::move(weights), o);
   MoeLayer::State& state = *prepared.state;

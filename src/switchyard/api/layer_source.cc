@@ -10,9 +10,13 @@
 namespace switchyard {
 
 LayerSource::LayerSource(const RunOptions& o, const std::string& command) : o_(o) {
-  require(o.finalize == "plain", command, ": finalize ", o.finalize,
-          " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
-          "or for finalize plain");
+  require(
+      o.finalize == "plain", command, ": finalize ", o.finalize,
+      " ends layers of several ranks that hold the same tokens; ask for parallel ttp and tp = 2, "
+      "or for finalize plain");
+  require(o.placement.empty(), command,
+          ": a placement spreads slots over ranks, and here each layer has one slot for each "
+          "expert; run on ranks, or leave the placement out");
   if (o.checkpoint.empty()) {
     require(!o.layer, command, ": layer = ", o.layer.value_or(0),
             " belongs to a checkpoint; a preset is one layer, leave it out");

@@ -142,7 +142,7 @@ class Explainer {
   Answer from_sketch() const {
     CompletedProblem completed = complete(options_.sketch, deployment_);
     if (!options_.sketch.format && !options_.leaf.empty()) {
-      std::string format = leaves::vocabulary().parse_query(options_.leaf).fields[3];
+      std::string format = leaves::parse_leaf_query(options_.leaf).fields[3];
       if (!format.empty()) completed.problem.format = format;
       for (Assumption& assumption : completed.assumed)
         if (assumption.field == "format") assumption.value = completed.problem.format;

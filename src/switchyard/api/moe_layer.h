@@ -11,6 +11,7 @@
 
 #include "switchyard/base/device.h"
 #include "switchyard/core/deployment.h"
+#include "switchyard/core/eligibility.h"
 #include "switchyard/core/expert_load.h"
 #include "switchyard/core/forward.h"
 #include "switchyard/core/problem.h"
@@ -173,14 +174,18 @@ class MoeLayer {
 /// No leaf can serve; the text is the one-line verdict, report_json() the whole report.
 class CannotServe : public Error {
  public:
-  /// `what`: one line; `report`: the resolution report as JSON.
-  CannotServe(const std::string& what, std::string report)
-      : Error(what), report_(std::move(report)) {}
+  /// `what`: one line; `report`: the resolution report as JSON; `reason`: where one verdict
+  /// decided.
+  CannotServe(const std::string& what, std::string report, std::optional<Reject> reason = {})
+      : Error(what), report_(std::move(report)), reason_(reason) {}
   /// The complete resolution report as canonical JSON.
   const std::string& report_json() const { return report_; }
+  /// Why, where one verdict decided.
+  const std::optional<Reject>& reason() const { return reason_; }
 
  private:
   std::string report_;
+  std::optional<Reject> reason_;
 };
 
 }  // namespace switchyard

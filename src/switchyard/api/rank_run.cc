@@ -247,6 +247,7 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
                   .payload = layer.payload().text(),
                   .payload_reason = layer.payload().why_not,
                   .payload_bytes = layer.payload().row_bytes + layer.payload().scale_bytes,
+                  .chunk_tokens = layer.chunk_tokens(),
                   .slot_experts = {layer.slots().experts().begin(), layer.slots().experts().end()},
                   .strategies = {}};
   if (layer.strategy() != nullptr) {
@@ -265,6 +266,13 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
     add({std::string(v.strategy->name),
          v.eligibility.eligible() ? std::optional<Reject>() : v.eligibility.reason(),
          v.eligibility.detail()});
+  if (p.join.strategy == nullptr) return out;
+  // Auto's verdicts are of all of them, a pin's of it alone.
+  const std::string lost = p.join.verdicts.size() == 1 ? cat(p.join.strategy->name, " is pinned")
+                                                       : cat("behind ", p.join.strategy->name,
+                                                             " in the order of preference");
+  for (StrategyAnswer& s : out.strategies)
+    if (s.serves && s.strategy != p.join.strategy->name) s.detail = lost;
   return out;
 }
 
@@ -282,9 +290,13 @@ layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, cons
   r.strategy = p.join.strategy;
   r.slot_experts = p.slot_experts;
   r.capacity = std::max<std::int64_t>(1, o.tokens);
+  r.chunk = o.chunk_tokens;
   r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
   r.ending = layer::to_ending(o.finalize);
   r.fingerprint = p.state->report.fingerprint;
+  for (const auto& [name, value] : p.deployment.env.flags) r.agreed.push_back({name, value});
+  r.agreed.push_back({"seed", cat(o.seed)});
+  r.agreed.push_back({"the layer", o.checkpoint.empty() ? o.preset : "of a checkpoint"});
   return r;
 }
 
@@ -306,8 +318,11 @@ RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
           processes_ == nullptr ? 1 : processes_->size(), " processes and the layer is for ", ranks,
           ranks == 1 ? " rank" : " ranks",
           "; each process is a rank, start as many, or give no number of ranks");
-  require(ranks <= comm::kMaxGroupRanks, ranks, " ranks exceed the ", comm::kMaxGroupRanks,
-          " of one host");
+  if (ranks > comm::kMaxGroupRanks)
+    throw CannotServe(
+        cat(to_string(Reject::kTopologyUnsupported), ": ranks = ", ranks, " exceed the ",
+            comm::kMaxGroupRanks, " that share the memory of one host"),
+        "{}", Reject::kTopologyUnsupported);
 }
 
 void RankTeam::each(const std::function<void(comm::Group&)>& work) {

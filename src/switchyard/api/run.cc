@@ -241,10 +241,17 @@ RunResult run(const RunOptions& o) {
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
   require(o.placement.empty() || o.build.ep > 1,
           "run: a placement spreads slots over ranks, and this is for ep = ", o.build.ep,
-          "; ask for more ranks, or leave the placement out");
-  require(o.finalize == "plain" || o.build.ep * o.build.tp > 1, "run: finalize ", o.finalize,
-          " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
-          "or for finalize plain");
+          o.build.tp > 1 ? ", where every rank holds columns of all experts; ask for dep or tep"
+                         : "; ask for more ranks",
+          ", or leave the placement out");
+  require(
+      o.finalize == "plain" || o.build.ep * o.build.tp > 1, "run: finalize ", o.finalize,
+      " ends layers of several ranks that hold the same tokens; ask for parallel ttp and tp = 2, "
+      "or for finalize plain");
+  require(o.chunk_tokens >= 0, "run: chunk_tokens = ", o.chunk_tokens, " is negative");
+  require(o.chunk_tokens == 0 || o.build.ep * o.build.tp > 1,
+          "run: chunk_tokens = ", o.chunk_tokens,
+          " cuts the exchanges of several ranks, and this is one; leave it out");
   RunResult result;
   LayerRunner runner{o, RankTeam(o.processes, o.build.ep * o.build.tp)};
   if (o.checkpoint.empty()) {

@@ -52,9 +52,16 @@ bool Join::ok() const {
 }
 
 Join judge_join(const Problem& problem, const Deployment& deployment, std::string_view comm) {
-  const comm::Choice choice =
-      comm::choose(problem, deployment, pinned_strategy(deployment.env, comm));
-  if (choice.needed) return {choice.strategy, to_verdicts(choice)};
+  const std::string pin = pinned_strategy(deployment.env, comm);
+  const comm::Choice choice = comm::choose(problem, deployment, pin);
+  if (choice.needed) {
+    Join join{choice.strategy, to_verdicts(choice)};
+    const std::string_view forced = deployment.env.flag(kCommSwitch);
+    const bool by_switch = forced == pin && pin != "auto";
+    for (resolve::StrategyVerdict& v : join.verdicts)
+      if (by_switch && v.reason) v.detail += cat(" (", kCommSwitch, " pins it)");
+    return join;
+  }
   if (deployment.ranks() == 1) return {};
   return {nullptr, {to_verdict("all_reduce", comm::can_reduce(problem, deployment))}};
 }
@@ -75,12 +82,6 @@ Eligibility missing_strategy(const std::vector<resolve::StrategyVerdict>& verdic
 }
 
 Eligibility can_build(const Problem& p, const Deployment& d, const Join& join) {
-  const std::int64_t slots = d.num_slots(p.num_experts());
-  if (slots > p.num_experts() && d.ranks() == 1)
-    return Eligibility::no(Reject::kPathNotEnabled,
-                           cat("slots = ", slots, " for ", p.num_experts(),
-                               " experts: replicated experts are not built on one rank, where they "
-                               "balance nothing; use one slot for each expert, or more ranks"));
   if (!join.ok()) return missing_strategy(join.verdicts);
   return d.ranks() == 1 ? Eligibility::yes() : layer::can_spread(p, d);
 }

@@ -89,9 +89,17 @@ Eligibility require_slots(const Problem& p, const Deployment& d) {
   if (slots < p.num_experts())
     return no(Reject::kEplbUnsupported, "slots = ", slots, " cannot hold ", p.num_experts(),
               " experts; ask for at least one slot per expert");
+  if (slots > p.num_experts() && d.ep == 1)
+    return no(Reject::kEplbUnsupported, "slots = ", slots, " for ", p.num_experts(),
+              " experts: with ep = 1 every rank holds all experts, where replicas balance nothing; "
+              "use one slot for each expert, or more ranks under dep or tep");
   if (slots > p.num_experts() && slots % d.ep != 0)
     return no(Reject::kSlotsNotDivisibleByEp, "slots = ", slots, " do not divide by ep = ", d.ep,
               "; replicated slots are laid out evenly");
+  if (slots / d.ep > p.num_experts())
+    return no(Reject::kEplbUnsupported, "slots = ", slots, " on ep = ", d.ep, " are ", slots / d.ep,
+              " a rank, more than the ", p.num_experts(),
+              " experts; a rank needs each expert once, take fewer slots");
   if (slots < d.ep)
     return no(Reject::kTopologyUnsupported, "ep = ", d.ep, " exceeds the ", slots,
               " slots; every rank must hold one");

@@ -23,7 +23,7 @@ constexpr const char* kKeys[] = {"format",    "version",   "num_experts",
 
 void check_keys(const json& root, std::string_view where) {
   require(root.is_object(), where, ": is ", root.type_name(),
-          ", must be the object that `switchyard eplb plan --out` writes");
+          ", must be the object of a placement");
   for (const char* key : kKeys)
     require(root.contains(key), where, ": has no '", key, "'; it is no placement file, or damaged");
   for (const auto& [key, value] : root.items())

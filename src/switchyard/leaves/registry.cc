@@ -66,6 +66,13 @@ const IdentityVocabulary& vocabulary() {
   return kVocabulary;
 }
 
+IdentityQuery parse_leaf_query(std::string_view text) {
+  require(text.find("mega_moe") == std::string_view::npos, "leaf query '", text,
+          "': a mega_moe leaf exchanges tokens itself and is no leaf to pin; it runs where the "
+          "communication strategy is fused, pin that instead");
+  return vocabulary().parse_query(text);
+}
+
 Found find_leaf(std::string_view format, Device device) {
   std::string folded = fold_format(format);
   for (const FormatLeaves* candidate : all_formats())

@@ -23,6 +23,8 @@ std::vector<std::string> format_names();
 /// The tokens of all registered identities, cpu leaves first.
 /// Errors: InternalError on the first call when two leaves cannot be told apart.
 const IdentityVocabulary& vocabulary();
+/// vocabulary().parse_query(). Errors: as that, and for a mega_moe leaf the way to ask for it.
+IdentityQuery parse_leaf_query(std::string_view text);
 
 /// The one leaf of a format on a device, or why there is none.
 struct Found {

@@ -32,7 +32,8 @@ constexpr std::array kWords = {
     Word{"megamoe_deepgemm", Kind::kDevice, Device::kCuda},
     Word{"megamoe_cutedsl", Kind::kDevice, Device::kCuda},
     Word{"wideep", Kind::kRetired, Device::kCuda,
-         "wide expert parallelism is a deployment here, not a backend; use --parallel dep --ep R"},
+         "wide expert parallelism is a deployment here, not a backend; ask for parallel dep and ep "
+         "ranks"},
     Word{"flashinfer", Kind::kRetired, Device::kCuda,
          "the one native leaf of the format always runs; drop the word"},
     Word{"vanilla", Kind::kOracle, Device::kCpu,

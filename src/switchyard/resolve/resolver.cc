@@ -47,7 +47,7 @@ class Resolver {
 
   std::vector<const Leaf*> candidates() const {
     IdentityQuery query;
-    if (!request().leaf.empty()) query = leaves::vocabulary().parse_query(request().leaf);
+    if (!request().leaf.empty()) query = leaves::parse_leaf_query(request().leaf);
     std::vector<const Leaf*> out;
     for (const Leaf* leaf : leaves::all_leaves_from(first_device()))
       if (query.matches(leaf->id) && leaf->device == request().device.value_or(leaf->device))

@@ -235,7 +235,7 @@ TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols, bool block
   throw UsageError(cat(
       "cuda: weights of ", to_string(l.element), " with ", to_string(l.scale), " scales per ",
       l.block_rows, "x", l.block_cols, block_inputs ? " and activations with scales per 128" : "",
-      " have no tiles in this version; convert them with --format, or use the cpu leaf"));
+      " have no tiles in this version; convert them to another format, or use the cpu leaf"));
 }
 
 void pack_tiles(const Matrix& m, const TileLayout& l, RowPlace place, std::span<std::byte> packed) {
