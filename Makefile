@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The front door. Every target first makes sure that the packages it needs are there.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap build demo test soak fuzz bench format docs
+.PHONY: help bootstrap build demo test tsan soak fuzz bench format docs
 
 help:
 	@echo 'make demo     build the command and run bundled checkpoints of real model families'
 	@echo 'make build    build library, command and tests (build/cpu)'
 	@echo 'make test     everything that a change must pass; BASE=<commit> limits clang-tidy'
-	@echo 'make soak     full test matrices, repeated, under all sanitizers (hours)'
+	@echo 'make tsan     run the tests in which threads meet under the thread sanitizer'
+	@echo 'make soak     full test matrices, repeated, under the sanitizers (hours)'
 	@echo 'make fuzz     fuzz each parser of files for a minute'
 	@echo 'make bench    time published layers in every format against the roof and their bars'
 	@echo 'make format   apply clang-format to all sources'
@@ -25,6 +26,9 @@ demo: bootstrap
 
 test: bootstrap
 	@python3 scripts/test.py
+
+tsan: bootstrap
+	@python3 scripts/test.py --tsan
 
 soak: bootstrap
 	@python3 scripts/test.py --soak

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a change must pass, in stages with their wall times; make test and make soak.
+"""Everything that a change must pass, in stages with their wall times; make test, make tsan and make soak.
 
 All stages run even when one fails. Exit status 1 when any stage failed. Test cases that skip are
 listed with their reasons, because a skip that nobody sees is a hole.
@@ -108,12 +108,11 @@ def house():
     return all([call(*check) for check in checks])
 
 
-def sanitizer(run, preset, whole):
-    """Builds and runs the listed subset under a sanitizer, or with `whole` every binary."""
+def sanitizer(run, preset, whole=False):
+    """Builds and runs under a sanitizer what tests/suites.txt lists for it, or with `whole` all."""
     if whole:
         return build(preset) and run.ctest(preset)
-    targets = suite("asan")
-    return build(preset, targets) and run.ctest(preset, "-L", "^asan$")
+    return build(preset, suite(preset)) and run.ctest(preset, "-L", f"^{preset}$")
 
 
 def cuda(run):
@@ -133,7 +132,7 @@ def stages_of_test(run):
     run.stage("house", house)
     if run.stage("cpu build", lambda: build("cpu")):
         run.stage("cpu tests", lambda: run.ctest("cpu"))
-    run.stage("asan subset", lambda: sanitizer(run, "asan", False))
+    run.stage("asan subset", lambda: sanitizer(run, "asan"))
     run.stage("cuda", lambda: cuda(run))
     run.stage("tidy", lambda: call(PYTHON, "scripts/tidy.py", tree.ROOT / "build/cpu"))
 
@@ -143,16 +142,20 @@ def stages_of_soak(run):
     os.environ["TEST_SOAK"] = "1"
     if run.stage("cpu build", lambda: build("cpu")):
         run.stage("cpu tests, 3 times", lambda: run.ctest("cpu", "--repeat", "until-fail:3"))
-    for preset in ("asan", "tsan"):
-        run.stage(f"{preset}, everything", lambda p=preset: sanitizer(run, p, True))
+    run.stage("asan, everything", lambda: sanitizer(run, "asan", whole=True))
+    run.stage("tsan subset", lambda: sanitizer(run, "tsan"))
     run.stage("cuda", lambda: cuda(run))
     run.stage("fuzz, an hour each", lambda: fuzz.main(3600))
 
 
+def stages_of_tsan(run):
+    run.stage("tsan subset", lambda: sanitizer(run, "tsan"))
+
+
 def main():
-    soak = "--soak" in sys.argv[1:]
-    run = Run(SOAK_TIMEOUT_S if soak else TEST_TIMEOUT_S)
-    (stages_of_soak if soak else stages_of_test)(run)
+    soak, tsan = "--soak" in sys.argv[1:], "--tsan" in sys.argv[1:]
+    run = Run(TEST_TIMEOUT_S if not (soak or tsan) else SOAK_TIMEOUT_S)
+    (stages_of_soak if soak else stages_of_tsan if tsan else stages_of_test)(run)
     return 0 if run.summary() else 1
 
 
