@@ -39,7 +39,7 @@ struct alignas(kControlLine) Seat {
   // For Group::survivors(); what a reader took counts if the word's attempt is still the same:
   Word succession;  // an attempt and its Succession; the last two by the first survivor only
   std::atomic<std::uint64_t> survivors[kMaxGroupRanks / 64];  // those that this rank counts on
-  char name[kNameBytes];  // of the new control block, or why there is none
+  std::atomic<std::uint64_t> name[kNameBytes / 8];  // of the new block, or why there is none
 };
 
 /// The head of a group's shared memory; the seats follow it.

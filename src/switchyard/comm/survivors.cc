@@ -2,7 +2,8 @@
 // A group of those that are left of an aborted one. Its control block is still mapped by all of
 // them: there they tell each other on whom they count, and where the new one lies.
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <bit>
 #include <string>
 
 #include "switchyard/base/check.h"
@@ -49,9 +50,8 @@ class Attempt {
   /// Tells the others on whom this rank counts.
   void give_list(Seat& own, const RankMask& live) const {
     own.succession.store(word(kNotYet), std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);  // a reader of the lines below sees it
-    for (std::size_t i = 0; i < live.size(); ++i)
-      own.survivors[i].store(live[i], std::memory_order_relaxed);
+    for (std::size_t i = 0; i < live.size(); ++i)  // who reads one of these sees the word above
+      own.survivors[i].store(live[i], std::memory_order_release);
     publish(own.succession, word(kListGiven));
   }
 
@@ -79,8 +79,7 @@ class Attempt {
   RankMask list_of(const Seat& seat, int peer) const {
     RankMask out{};
     for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = seat.survivors[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
+      out[i] = seat.survivors[i].load(std::memory_order_acquire);
     check_attempt(seat.succession.load(std::memory_order_relaxed), peer);
     return out;
   }
@@ -99,12 +98,23 @@ class Attempt {
   std::chrono::milliseconds budget_;
 };
 
+using NameWords = std::array<std::uint64_t, kNameBytes / 8>;
+
+std::string name_of(const Seat& seat) {
+  NameWords words;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = seat.name[i].load(std::memory_order_acquire);
+  return std::bit_cast<std::array<char, kNameBytes>>(words).data();
+}
+
 /// On the first survivor: makes the new control block and tells where it is, or why not.
 void make_control(Transport& transport, Seat& seat, int size, const Attempt& attempt) {
   auto tell = [&](const std::string& text, Succession state) {
-    const std::size_t length = std::min(text.size(), kNameBytes - 1);
-    std::memcpy(seat.name, text.data(), length);
-    seat.name[length] = 0;
+    std::array<char, kNameBytes> name{};
+    text.copy(name.data(), kNameBytes - 1);
+    const auto words = std::bit_cast<NameWords>(name);
+    for (std::size_t i = 0; i < words.size(); ++i)
+      seat.name[i].store(words[i], std::memory_order_release);
     publish(seat.succession, attempt.word(state));
   };
   try {
@@ -147,7 +157,7 @@ Group Group::survivors(std::span<const int> live, const std::optional<Deadlines>
   const int first = live.front(), size = int(live.size());
   if (rank_ == first) make_control(*transport_, own, size, attempt);
   const Succession made = attempt.until(seats[first], kControlMade, first);
-  const std::string name = seats[first].name;
+  const std::string name = name_of(seats[first]);
   attempt.until(seats[first], kControlMade, first);  // the name is of this attempt
   require(made == kControlMade, kPhase, " failed: rank ", first, ": ", name);
   const int rank = int(std::find(live.begin(), live.end(), rank_) - live.begin());
