@@ -252,7 +252,7 @@ TEST(FusedAllReduce, RoundsAContributionOnTheWireOnlyBetweenRanks) {
   // One rank: rows {256, 1} and a shared -256 give 1; two ranks round 257 - 256 = 1 too, but
   // {256, 1} without the shared expert to 256, unless the wire is fp32.
   auto run = [&](int ranks, bool fp32_wire) {
-    float out = 0;
+    std::vector<float> out(std::size_t(ranks), -1);
     test::expect_all_well(test::on_thread_ranks(ranks, test::long_deadlines(), [&](Group& g) {
       AllReduceWorkspace w(g, {ranks, 1, 1, Dtype::kBf16, fp32_wire});
       const std::uint16_t rows[2] = {float_to_bf16(256), float_to_bf16(1)};
@@ -264,9 +264,10 @@ TEST(FusedAllReduce, RoundsAContributionOnTheWireOnlyBetweenRanks) {
                  {1, 1, Dtype::kBf16, AllReduceStrategy::kOneShot, fp32_wire},
                  {.rows = rows, .num_rows = 2, .expanded_idx_to_permuted_idx = index, .top_k = 2},
                  {.residual_in = &residual, .rms_gamma = &gamma, .residual_out = &got}});
-      out = bf16_to_float(got);
+      out[std::size_t(g.rank())] = bf16_to_float(got);
     }));
-    return out;
+    for (float of_rank : out) EXPECT_EQ(of_rank, out[0]);
+    return out[0];
   };
   EXPECT_EQ(run(1, false), 1.0f);
   EXPECT_EQ(run(2, false), 0.0f);
