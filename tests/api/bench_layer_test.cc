@@ -10,6 +10,7 @@
 #include "switchyard/api/bench_session.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/roof_slices.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/tune/timer.h"
 #include "tests/support/usage_error.h"
@@ -92,6 +93,25 @@ TEST_F(BenchLayer, EveryRowIsTimedInEachStateAndChecked) {
   EXPECT_LT(result.rows[4].expert_bytes, result.rows[0].expert_bytes / 3);
   EXPECT_EQ(result.roof_samples, 5 + 8 * (5 * 2 + 2) + 5);
   EXPECT_EQ(result.flush_bytes, std::int64_t(64) << 20);
+}
+
+TEST(RoofSlices, EachPartIsHeldToWhatWasSampledAroundIt) {
+  const std::vector<tune::Roof> samples = {{30, 400}, {34, 420}, {58, 440}, {62, 460}, {30, 480}};
+  const std::vector<double> p50 = {10, 20, 40, 80};
+  const std::vector<RoofSlice> slices = api::roof_slices(samples, p50);
+  ASSERT_EQ(slices.size(), 4u);
+  const double gbps[] = {32, 46, 60, 46}, gflops[] = {410, 430, 450, 470};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(slices[i].p50, p50[i]);
+    EXPECT_EQ(slices[i].roof.gbps, gbps[i]);
+    EXPECT_EQ(slices[i].roof.gflops, gflops[i]);
+  }
+  // 320 KB at 32 GB/s are 10 us of the first part's 10: shares 1, .35, .13, .087.
+  const LayerCost memory{320e3, 1};
+  EXPECT_DOUBLE_EQ(api::median_share(memory, {slices.data(), 1}), 1);
+  EXPECT_DOUBLE_EQ(api::median_share(memory, {slices.data(), 3}), 320e3 / 46 * 1e-3 / 20);
+  const LayerCost compute{1, 4.3e6};
+  EXPECT_DOUBLE_EQ(api::median_share(compute, {slices.data() + 1, 1}), 0.5);
 }
 
 TEST_F(BenchLayer, ALayerOfACheckpointKeepsItsFormat) {

@@ -121,12 +121,18 @@ TEST(Activation, ScalarFunctionHasTheTwinsBits) {
 }
 
 TEST(Activation, EveryTierHasTheSameBits) {
+  // Else the comparison below would be one of a twin with itself.
+  ASSERT_EQ(activation_twin(CpuIsa::kPortable), &activation_cpu);
+  ASSERT_EQ(activation_twin(CpuIsa::kAvx2), &activation_avx2);
+  for (const CpuIsa isa : {CpuIsa::kAvx512, CpuIsa::kZen4, CpuIsa::kAmx})
+    ASSERT_EQ(activation_twin(isa), &activation_avx512);
   for (const auto& kind : kActivationKinds)
     for (const std::int64_t inter : {1, 16, 67}) {
       ActivationCase c(kind.activation, 9, inter);
-      c.up[0] = c.gate[std::size_t(inter)] = NAN;
-      c.up[std::size_t(2 * inter)] = -INFINITY;
-      c.gate[std::size_t(3 * inter)] = 1e-42f;
+      const auto at = [&](std::int64_t row) { return std::size_t(row * c.stride + inter / 2); };
+      c.up[at(0)] = c.gate[at(1)] = NAN;
+      c.up[at(2)] = c.gate[at(4)] = -INFINITY;
+      c.gate[at(3)] = c.up[at(5)] = 1e-42f;
       run_cpu(c);
       const std::vector<float> want = c.result();
       for (const CpuIsa isa : test::runnable_tiers()) {

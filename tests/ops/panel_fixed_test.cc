@@ -222,5 +222,18 @@ TEST(FixedForm, FollowsTheCutAndTheQuantiser) {
   EXPECT_EQ(fixed_form(l, ActivationQuant::kNvfp4).cols, 32);
 }
 
+// Which twin serves which tier, and whether it asks for integer rows.
+TEST(PanelTwins, EveryTierHasItsOwn) {
+  const auto is = [](CpuIsa isa, PanelGemm gemm, FixRow fix_row) {
+    const PanelTwin twin = panel_twin(isa);
+    return twin.gemm == gemm && twin.tier == isa && twin.fix_row == fix_row;
+  };
+  EXPECT_TRUE(is(CpuIsa::kPortable, panel_gemm_portable, nullptr));
+  EXPECT_TRUE(is(CpuIsa::kAvx2, panel_gemm_avx2, nullptr));
+  EXPECT_TRUE(is(CpuIsa::kAvx512, panel_gemm_avx512, fix_row_avx512));
+  EXPECT_TRUE(is(CpuIsa::kZen4, panel_gemm_avx512, nullptr));
+  EXPECT_TRUE(is(CpuIsa::kAmx, panel_gemm_amx, fix_row_amx));
+}
+
 }  // namespace
 }  // namespace switchyard::ops

@@ -15,6 +15,7 @@
 #include "switchyard/ops/grouped_gemm/panel.h"
 #include "switchyard/ops/grouped_gemm/panel_fixed.h"
 #include "tests/cases/moe_case.h"
+#include "tests/support/panel_scratch.h"
 #include "tests/support/selection_cases.h"
 #include "tests/support/soak.h"
 
@@ -163,8 +164,10 @@ Rows first_rows(const Packed& w, std::int64_t count) {
   return r;
 }
 
-std::vector<float> run(PanelGemm gemm, const Packed& w, const Input& x, const Rows& rows) {
+std::vector<float> run(PanelGemm gemm, const Packed& w, const Input& x, const Rows& rows,
+                       bool keeps = true) {
   const PanelMatrix view = w.view();
+  test::PanelScratch scratch(w.layout);
   const std::int64_t width = kPanelRows * (rows.panel_end - rows.panel_begin), stride = width + 3;
   std::vector<float> y(rows.index.size() * std::size_t(stride), -777.0f);
   gemm({.w = &view,
@@ -174,7 +177,9 @@ std::vector<float> run(PanelGemm gemm, const Packed& w, const Input& x, const Ro
         .index = rows.index.data(),
         .num_rows = std::int64_t(rows.index.size()),
         .y = y.data(),
-        .y_stride = stride});
+        .y_stride = stride,
+        .scratch = keeps ? scratch.data() : nullptr});
+  EXPECT_TRUE(scratch.is_intact());
   std::vector<float> dense;
   for (std::size_t i = 0; i < rows.index.size(); ++i) {
     const auto row = y.begin() + std::int64_t(i) * stride;
@@ -471,34 +476,59 @@ Matrix mx_matrix(ScaleCode&& scale_code) {
   return m;
 }
 
-/// A row of bf16 pairs for every column, with a one there and zeros elsewhere.
-Input unit_rows(const Packed& w) {
+/// Every column apart: a row of bf16 pairs for each, `one` there and zeros elsewhere. The products
+/// are the weights times `one`, exactly.
+void expect_exact(PanelGemm gemm, const Matrix& m, float one) {
+  Packed w(m);
+  std::fill(w.bias.begin(), w.bias.end(), 0.0f);
   Input x(w, w.m.cols, Form::kPairs);
   std::fill(x.pairs.begin(), x.pairs.end(), std::uint16_t(0));
   std::fill(x.row_scales.begin(), x.row_scales.end(), 1.0f);
+  Rows rows{0, w.layout.panels(), {}};
+  for (std::int64_t k = 0; k < w.m.cols; ++k) {
+    x.pairs[std::size_t(k * x.stride + k)] = float_to_bf16(one);
+    rows.index.push_back(std::int32_t(k));
+  }
+  const std::vector<float> y = run(gemm, w, x, rows);
+  const std::int64_t width = w.layout.panels() * kPanelRows;
   for (std::int64_t k = 0; k < w.m.cols; ++k)
-    x.pairs[std::size_t(k * x.stride + k)] = float_to_bf16(1);
-  return x;
+    for (std::int64_t n = 0; n < w.m.rows; ++n)
+      ASSERT_EQ(y[std::size_t(k * width + n)], float(w.m.value(n, k) * double(one)))
+          << "row " << n << ", column " << k << ", times " << one;
 }
 
 // Scales that go into the exponents of the weights change no value, zeros included, however far
 // apart they are; a panel whose scales are too far apart for that says the same.
 TEST_P(PanelGemmTwin, EveryCodeOfMixedBlocksIsExact) {
   const auto near = [](std::int64_t r, std::int64_t b) { return 127 - r + 7 * b * (r % 3); };
-  const auto edge = [](std::int64_t r, std::int64_t b) { return b == 1 ? 65 + r % 2 : 190; };
-  const auto wide = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 64 : 190; };
-  for (const Matrix& m : {mx_matrix(near), mx_matrix(edge), mx_matrix(wide)}) {
-    Packed w(m);
-    std::fill(w.bias.begin(), w.bias.end(), 0.0f);
-    const Input x = unit_rows(w);
-    Rows rows{0, w.layout.panels(), {}};
-    for (std::int64_t k = 0; k < w.m.cols; ++k) rows.index.push_back(std::int32_t(k));
-    const std::vector<float> y = run(GetParam().gemm, w, x, rows);
-    const std::int64_t width = w.layout.panels() * kPanelRows;
-    for (std::int64_t k = 0; k < w.m.cols; ++k)
-      for (std::int64_t n = 0; n < w.m.rows; ++n)
-        ASSERT_EQ(y[std::size_t(k * width + n)], float(w.m.value(n, k))) << n << ", " << k;
-  }
+  const auto edge = [](std::int64_t r, std::int64_t b) { return b == 1 ? 158 + r % 2 : 190; };
+  const auto wide = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 157 : 190; };
+  const auto far = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 64 : 190; };
+  for (const Matrix& m : {mx_matrix(near), mx_matrix(edge), mx_matrix(wide), mx_matrix(far)})
+    for (const float one : {1.0f, 0x1p-20f, 0x1p-60f}) expect_exact(GetParam().gemm, m, one);
+}
+
+// The ends of the scales' range: code 0 is 2^-127, which is no normal float.
+TEST_P(PanelGemmTwin, ScalesAtTheEndsOfTheirRangeAreExact) {
+  const auto least = [](std::int64_t, std::int64_t) { return 0; };
+  const auto rising = [](std::int64_t r, std::int64_t b) { return b * (r % 2 == 0 ? 62 : 63); };
+  const auto most = [](std::int64_t r, std::int64_t b) { return 248 + (r + b) % 3; };
+  expect_exact(GetParam().gemm, mx_matrix(least), 0x1p20f);  // no product leaves the normal range
+  expect_exact(GetParam().gemm, mx_matrix(rising), 0x1p20f);
+  expect_exact(GetParam().gemm, mx_matrix(most), 0x1p-20f);
+}
+
+// Decoded panels are kept for other rows up to a width; beyond it nothing may be written past them.
+TEST_P(PanelGemmTwin, WidePanelsMatchADoubleLoop) {
+  for (const std::int64_t cols : {8192, 8224})
+    for (const std::int64_t count : {9, 17}) {
+      const Packed w(test::make_matrix(formats::kMxfp4Layout, 33, cols, 3));
+      const Input x(w, count, Form::kPairs);
+      const Rows rows = first_rows(w, count);
+      const Error e = error_of(w, x, rows, run(GetParam().gemm, w, x, rows));
+      EXPECT_LE(e.worst, 1) << cols << " columns, " << count << " rows";
+      EXPECT_LE(e.rel_l2, kGemmBudget) << cols << " columns, " << count << " rows";
+    }
 }
 
 // Whether a panel folds follows from its weights: a row keeps its bits beside any others.
@@ -524,6 +554,7 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBitsWherePanelsDoNotFold) {
                 0)
           << height << " rows from " << first;
     }
+  EXPECT_EQ(run(GetParam().gemm, w, x, all_of_them, false), all) << "without memory to keep panels";
 }
 
 // Integer rows are exact, so tiles give what byte dot products give: AMX has AVX-512's bits there,

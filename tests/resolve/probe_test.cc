@@ -127,6 +127,17 @@ TEST_F(Probe, AmxRunsOnlyWhenItIsPinned) {
   EXPECT_EQ(collect(facts).best_isa, CpuIsa::kAmx);
   facts.variables = [] { return Variables{{"SWITCHYARD_CPU_ISA", "amx"}}; };
   EXPECT_EQ(collect(facts).isa, CpuIsa::kAmx);
+  facts.variables = [] { return Variables{{"SWITCHYARD_CPU_ISA", "zen4"}}; };
+  EXPECT_EQ(collect(facts).isa, CpuIsa::kZen4);
+}
+
+TEST_F(Probe, EveryOtherTierRunsUnasked) {
+  for (const CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kZen4}) {
+    MachineFacts facts = this_machine();
+    facts.best_isa = [isa] { return isa; };
+    facts.variables = [] { return Variables{}; };
+    EXPECT_EQ(collect(facts).isa, isa);
+  }
 }
 
 TEST_F(Probe, TheVectorTierAgreesWithTheKernel) {
@@ -143,6 +154,9 @@ TEST_F(Probe, TheVectorTierAgreesWithTheKernel) {
   EXPECT_EQ(isa >= CpuIsa::kAvx2, avx2);
   EXPECT_EQ(isa >= CpuIsa::kAvx512, avx512);
   EXPECT_TRUE(isa < CpuIsa::kAmx || has({"amx_tile", "amx_bf16"}));
+  // AMD's first processors with AVX-512 BF16 are those of the tier.
+  const bool amd = words.contains("AuthenticAMD"), amx = has({"amx_tile", "amx_bf16"});
+  EXPECT_EQ(isa == CpuIsa::kZen4, avx512 && amd && !amx);
 }
 
 TEST_F(Probe, IsCachedUntilForced) {

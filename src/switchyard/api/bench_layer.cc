@@ -12,6 +12,7 @@
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/layer_source.h"
 #include "switchyard/api/machine.h"
+#include "switchyard/api/roof_slices.h"
 #include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/checkpoint/loader.h"
@@ -70,16 +71,14 @@ CacheState time_slices(const LayerCall& call, BenchSession& session, double seco
                        Next&& next) {
   constexpr int kSlices = 4;
   Calls calls{call, {}, {}};
-  std::vector<RoofSlice> slices;
-  tune::Roof before = session.sample();
+  std::vector<double> p50;
+  std::vector<tune::Roof> samples{session.sample()};
   for (int i = 0; i < kSlices; ++i) {
-    const double p50 = calls.add(kMinCalls / kSlices + 1, seconds / kSlices, once, next);
-    const tune::Roof after = session.sample();
-    slices.push_back({p50, {(before.gbps + after.gbps) / 2, (before.gflops + after.gflops) / 2}});
-    before = after;
+    p50.push_back(calls.add(kMinCalls / kSlices + 1, seconds / kSlices, once, next));
+    samples.push_back(session.sample());
   }
   CacheState out = calls.state();
-  out.slices = std::move(slices);
+  out.slices = api::roof_slices(samples, p50);
   return out;
 }
 
@@ -220,10 +219,7 @@ void finish_state(const BenchLayerRow& r, const LayerCost& cost, const tune::Roo
   s.gbps = cost.bytes / s.time.p50 * 1e-3;
   s.gflops = cost.flops / s.time.p50 * 1e-3;
   s.share_of_roof = floor_us(cost, roof) / s.time.p50;
-  std::vector<double> shares;
-  for (const RoofSlice& slice : s.slices)
-    shares.push_back(floor_us(cost, {slice.roof.gbps, slice.roof.gflops}) / slice.p50);
-  if (!shares.empty()) s.share_of_roof = tune::percentile(shares, 0.5);
+  if (!s.slices.empty()) s.share_of_roof = api::median_share(cost, s.slices);
   ensure(r.tokens > 0 && s.time.samples > 0, "a row without samples");
 }
 

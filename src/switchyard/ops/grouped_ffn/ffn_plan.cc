@@ -80,6 +80,10 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
   b.tiles = arena.take<float>(std::size_t(threads * b.tile_stride));
   b.fc2_stride = s.rows * most_fc2_panels(s.rows) * kPanelRows;
   b.fc2 = arena.take<float>(std::size_t(threads * b.fc2_stride));
+  if (!s.floats)
+    b.decoded_stride =
+        std::int64_t(std::max(panel_scratch_bytes(l.fc1), panel_scratch_bytes(l.fc2)));
+  b.decoded = arena.take<std::byte>(std::size_t(threads * b.decoded_stride));
   return b;
 }
 

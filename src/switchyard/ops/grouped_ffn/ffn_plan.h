@@ -81,11 +81,12 @@ struct FfnBuffers {
   std::span<std::int32_t> input_row;    // [rows] row of x_quant that a sorted row reads
   std::span<std::int32_t> sorted_of;    // [rows] sorted row of (token, choice), or -1
   QuantizedRows x, inter_quant;
-  std::span<float> inter;  // [rows, padded inter], sorted order
-  std::span<float> stage;  // [threads] one fp32 row for conversions
-  std::span<float> tiles;  // [threads] gate and up tiles
-  std::span<float> fc2;    // [threads][rows, columns of a task]
-  std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0;
+  std::span<float> inter;        // [rows, padded inter], sorted order
+  std::span<float> stage;        // [threads] one fp32 row for conversions
+  std::span<float> tiles;        // [threads] gate and up tiles
+  std::span<float> fc2;          // [threads][rows, columns of a task]
+  std::span<std::byte> decoded;  // [threads] panels that are kept for further rows
+  std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0, decoded_stride = 0;
 };
 
 /// Lays the parts out in `arena`, with room for every tactic; a measuring arena only counts.

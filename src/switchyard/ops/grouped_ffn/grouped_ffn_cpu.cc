@@ -64,13 +64,28 @@ class Forward {
   }
 
  private:
-  /// Everything up to FC2's input. Whoever ends an expert's last panels quantises its rows, while
-  /// they are near: that leaves one barrier in front of FC1 and one behind it.
+  /// Everything up to FC2's input. Whoever ends an expert's last panels quantises its rows, which
+  /// leaves one barrier in front of FC1 and one behind it; rows that are more than a thread's part
+  /// of all are left to all threads.
   void run_to_inter() {
     a_.pool->for_each(sizes_.x_rows, [this](std::int64_t i, int m) { quantize_input(i, m); });
     fc1_ = {l_.fc1.panels(), tactic_.fc1_panels, active_, a_.pool->size(), tactic_.cuts};
     std::fill(b_.open_panels.begin(), b_.open_panels.end(), std::int32_t(l_.fc1.panels()));
     a_.pool->for_each(fc1_.count(), [this](std::int64_t i, int m) { fc1_task(i, m); });
+    for (const std::int32_t e : b_.active.first(std::size_t(active_))) {
+      if (!is_large(e)) break;  // most rows first
+      const std::int64_t first = b_.offsets[std::size_t(e)];
+      a_.pool->for_each(rows_of(e), [&](std::int64_t i, int) { quantize_inter(e, first + i); });
+    }
+  }
+
+  std::int64_t rows_of(std::int64_t e) const {
+    return b_.offsets[std::size_t(e) + 1] - b_.offsets[std::size_t(e)];
+  }
+  bool is_large(std::int64_t e) const {
+    constexpr std::int64_t kFew = 16;
+    const std::int64_t rows = rows_of(e), all = b_.offsets[std::size_t(s_.experts)];
+    return rows > kFew && rows * a_.pool->size() > all;
   }
 
   const float* floats_of(std::int64_t e) const {
@@ -102,6 +117,10 @@ class Forward {
     if (a_.x_rows.rows != nullptr) return a_.x_rows.rows[t];
     return static_cast<const std::byte*>(a_.x) +
            t * a_.x_stride * std::int64_t(size_of(a_.x_dtype));
+  }
+
+  std::byte* scratch(int member) const {
+    return b_.decoded.empty() ? nullptr : b_.decoded.data() + member * b_.decoded_stride;
   }
 
   void quantize(const QuantizeJob& job) const {
@@ -181,7 +200,7 @@ class Forward {
       fc1_block({e, begin, end, row, std::min(block, last - row), next}, member);
     const auto done = std::int32_t(end - begin);
     const std::atomic_ref open(b_.open_panels[std::size_t(e)]);
-    if (open.fetch_sub(done, std::memory_order_acq_rel) == done)
+    if (open.fetch_sub(done, std::memory_order_acq_rel) == done && !is_large(e))
       for (std::int64_t row = first; row < last; ++row) quantize_inter(e, row);
   }
 
@@ -215,6 +234,7 @@ class Forward {
                     .y = up,
                     .y_stride = cols,
                     .next = next,
+                    .scratch = scratch(member),
                     .tiles_from = tactic_.tiles_from};
     if (s_.gated) g.next = prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
     gemm_(g);
@@ -290,6 +310,7 @@ class Forward {
              .y = rows + first * cols,
              .y_stride = cols,
              .next = next,
+             .scratch = scratch(member),
              .tiles_from = tactic_.tiles_from});
     }
     const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);

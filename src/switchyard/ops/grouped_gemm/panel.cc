@@ -102,6 +102,14 @@ PanelTwin panel_twin(CpuIsa isa) {
   return {panel_gemm_portable, CpuIsa::kPortable};
 }
 
+std::size_t panel_scratch_bytes(const PanelLayout& l) {
+  // A pair of decoded panels stays in the second-level cache beside the rows that it meets.
+  constexpr std::int64_t kMostCols = 8192;
+  const bool folds = l.element == Element::kE2m1 && l.scale == ScaleType::kE8m0 && l.block > 0;
+  if (!folds || l.padded_cols() > kMostCols) return 0;
+  return std::size_t(kKeptPanels * (64 + kPanelRows * 2 * l.padded_cols()));
+}
+
 CodePosition code_position(Element element, std::int64_t r, std::int64_t k) {
   const std::int64_t pair = k / 2, odd = k % 2;
   switch (formats::bits_of(element)) {

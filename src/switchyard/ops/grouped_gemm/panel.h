@@ -115,9 +115,9 @@ inline constexpr std::int64_t kTilesFrom = 14;
 /// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end -
 /// panel_begin)]
 ///          with `y_stride`.
-/// Units:   accumulation fp32 in column order within a cut, cuts added in order; the order depends
-/// on
-///          the layer's shape only, never on num_rows or on the panel range.
+/// Units:   accumulation fp32 in column order within a cut, cuts added in order, or through all of
+///          K where scales are part of the weights (panel_folded.h); the order depends on the
+///          layer's shape and weights only, never on num_rows or on the panel range.
 struct PanelGemmArgs {
   const PanelMatrix* w = nullptr;
   std::int64_t panel_begin = 0;
@@ -128,8 +128,14 @@ struct PanelGemmArgs {
   float* y = nullptr;
   std::int64_t y_stride = 0;
   const std::byte* next = nullptr;  // codes of this layout that are read after these, if known
-  std::int64_t tiles_from = 0;      // rows from which AMX takes tiles for E2M1; 0: kTilesFrom
+  std::byte* scratch = nullptr;  // panel_scratch_bytes(), 64-byte aligned, of this thread; or null
+  std::int64_t tiles_from = 0;   // rows from which AMX takes tiles for E2M1; 0: kTilesFrom
 };
+
+/// How many panels a twin may keep decoded for further rows.
+inline constexpr int kKeptPanels = 2;
+/// The bytes that this takes a thread; none where no twin does so with this layout.
+std::size_t panel_scratch_bytes(const PanelLayout& layout);
 
 /// A twin of the panel GEMM for one instruction tier.
 using PanelGemm = void (*)(const PanelGemmArgs&);

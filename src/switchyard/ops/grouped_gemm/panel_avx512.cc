@@ -117,7 +117,8 @@ void panel_gemm_avx512(const PanelGemmArgs& a) {
   if (l.element == Element::kE4m3) return gemm<E4m3Codec, F32Scale>(a);
   if (a.x.fixed != nullptr) return panel_gemm_fixed_avx512(a);
   if (l.scale != ScaleType::kE8m0) return gemm<E2m1Codec, E4m3Scale>(a);
-  if (a.x.floats == nullptr && l.block > 0) return panel_gemm_folded_avx512(a);
+  if (a.x.floats == nullptr && a.x.block_scales == nullptr && l.block > 0)
+    return panel_gemm_folded_avx512(a);
   panel_gemm_blocks_avx512(a);
 }
 

@@ -17,8 +17,9 @@ alignas(64) constexpr std::uint16_t kUnsignedZero[32] = {
     0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80,
     0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
     0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-// The exponent of 0.5 in bf16, less one: what may be taken from it.
-constexpr int kWidestSpan = 125;
+// The pair product takes a subnormal for zero: with no more than this taken from a weight, only
+// inputs below 2^-93 can meet that.
+constexpr int kWidestSpan = 32;
 
 __m128i load_codes(const std::byte* scales, std::int64_t block) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + block * kPanelRows));
@@ -64,36 +65,42 @@ void decode_quad(const std::byte* p, __m512i drop, __m512i (&w)[4]) {
         _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * j), table), drop);
 }
 
-// A pair of decoded panels stays in the second-level cache beside the rows that it meets.
-constexpr std::int64_t kMostCols = 8192;
-constexpr int kPair = 2;
+constexpr int kPair = kKeptPanels;
 constexpr std::int64_t kQuadRoom = kPair * 4 * 64;
 
-/// The decoded panels of a pair, quad by quad, panel by panel, and what their rows' sums are worth.
-struct Room {
-  alignas(64) std::byte weights[kMostCols / kQuadCols * kQuadRoom];
-  __m512 scale[kPair];
+/// The decoded panels of a pair: what their rows' sums are worth, then the weights, quad by quad,
+/// panel by panel.
+class Room {
+ public:
+  explicit Room(std::byte* memory) : memory_(memory) {}
+  bool exists() const { return memory_ != nullptr; }
+  float* scale(int p) const { return reinterpret_cast<float*>(memory_ + p * 64); }
+  std::byte* registers(std::int64_t quad, int p) const {
+    return memory_ + kPair * 64 + quad * kQuadRoom + p * 4 * 64;
+  }
 
-  std::byte* registers(std::int64_t quad, int p) { return weights + quad * kQuadRoom + p * 4 * 64; }
+ private:
+  std::byte* memory_;
 };
 
-/// P panels as they are packed, decoded quad by quad, and kept in `room` unless that is null.
+/// P panels as they are packed, decoded quad by quad, and kept in `room` where there is one.
 template <int P>
 class PackedStream {
  public:
-  PackedStream(const PanelGemmArgs& a, std::int64_t panel, Room* room)
+  PackedStream(const PanelGemmArgs& a, std::int64_t panel, Room room)
       : l_(a.w->layout), room_(room), ahead_(a, panel) {
     codes_ = a.w->codes + panel * std::int64_t(l_.panel_code_bytes());
     scales_ = a.w->scales + panel * scale_bytes();
     // The next panels begin with all of their scales at once.
-    for (std::int64_t i = P * scale_bytes(); i < 2 * P * scale_bytes(); i += 64)
+    const std::int64_t ahead = std::min<std::int64_t>(P, a.panel_end - panel - P);
+    for (std::int64_t i = P * scale_bytes(); i < (P + ahead) * scale_bytes(); i += 64)
       _mm_prefetch(reinterpret_cast<const char*>(scales_ + i), _MM_HINT_T0);
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
       const PanelSpan span(scales_ + p * scale_bytes(), l_.blocks());
       largest_[p] = span.largest;
       scale_[p] = span.scale();
-      if (keeps()) room_->scale[p] = scale_[p];
+      if (keeps()) _mm512_store_ps(room_.scale(p), scale_[p]);
     }
   }
 
@@ -112,17 +119,17 @@ class PackedStream {
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) _mm512_store_si512(room_->registers(quad, p) + 64 * j, w[p][j]);
+      for (int j = 0; j < 4; ++j) _mm512_store_si512(room_.registers(quad, p) + 64 * j, w[p][j]);
   }
 
   __m512 scale(int p) const { return scale_[p]; }
 
  private:
-  bool keeps() const { return P <= kPair && room_ != nullptr; }
+  bool keeps() const { return P <= kPair && room_.exists(); }
   std::int64_t scale_bytes() const { return std::int64_t(l_.panel_scale_bytes()); }
 
   const PanelLayout& l_;
-  Room* room_;
+  Room room_;
   Ahead<P, E2m1Codec::kQuadBytes> ahead_;
   const std::byte *codes_, *scales_;
   __m128i largest_[P];
@@ -134,18 +141,18 @@ class PackedStream {
 template <int P>
 class KeptStream {
  public:
-  KeptStream(const PanelGemmArgs&, std::int64_t, Room* room) : room_(room) {}
+  KeptStream(const PanelGemmArgs&, std::int64_t, Room room) : room_(room) {}
   void begin_block(std::int64_t) {}
   void load(std::int64_t quad, __m512i (&w)[P][4]) {
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) w[p][j] = _mm512_load_si512(room_->registers(quad, p) + 64 * j);
+      for (int j = 0; j < 4; ++j) w[p][j] = _mm512_load_si512(room_.registers(quad, p) + 64 * j);
   }
-  __m512 scale(int p) const { return room_->scale[p]; }
+  __m512 scale(int p) const { return _mm512_load_ps(room_.scale(p)); }
 
  private:
-  Room* room_;
+  Room room_;
 };
 
 /// P panels times M rows; one sum each, through all of K.
@@ -153,7 +160,7 @@ template <template <int> class Stream>
 struct FoldedTile {
   using Input = PairInput;
   static constexpr int kMostRows = 8;
-  Room* room;
+  Room room;
 
   template <int P, int M>
   void run(const PanelGemmArgs& a, std::int64_t panel, const Rows<PairInput>& rows) const {
@@ -187,23 +194,23 @@ struct FoldedTile {
 
 /// The first tile of rows decodes a pair of panels, the others find it decoded.
 void many_rows(const PanelGemmArgs& a, std::int64_t panel, int panels) {
-  Room room;
+  const Room room(a.scratch);
   for (int p = 0; p < panels; p += kPair)
     cut_rows(a.num_rows, FoldedTile<PackedStream>::kMostRows, [&](Cut rows) {
       constexpr int kMost = FoldedTile<PackedStream>::kMostRows;
       const int here = std::min(kPair, panels - p);
       if (rows.first == 0) {
-        counted_tile<kMost>(FoldedTile<PackedStream>{&room}, a, panel + p, here, rows);
+        counted_tile<kMost>(FoldedTile<PackedStream>{room}, a, panel + p, here, rows);
       } else {
-        counted_tile<kMost>(FoldedTile<KeptStream>{&room}, a, panel + p, here, rows);
+        counted_tile<kMost>(FoldedTile<KeptStream>{room}, a, panel + p, here, rows);
       }
     });
 }
 
 void fold(const PanelGemmArgs& a, std::int64_t panel, int panels) {
-  if (a.num_rows > FoldedTile<PackedStream>::kMostRows && a.w->layout.padded_cols() <= kMostCols)
-    return many_rows(a, panel, panels);
-  all_rows(FoldedTile<PackedStream>{nullptr}, a, panel, panels);
+  const bool keeps = a.scratch != nullptr && panel_scratch_bytes(a.w->layout) > 0;
+  if (keeps && a.num_rows > FoldedTile<PackedStream>::kMostRows) return many_rows(a, panel, panels);
+  all_rows(FoldedTile<PackedStream>{Room(nullptr)}, a, panel, panels);
 }
 
 /// How many of the panels from `panel` on, `most` at most, fold like the first of them.
