@@ -154,7 +154,7 @@ Answer run_on(Processes& processes, Arguments& args) {
   StatusLine status;
   if (flags.ranked()) {
     if (processes.rank() == 0) flags.search.progress = status.callback();
-    const Answer out = answer_search(flags.search, flags.json, args.line());
+    Answer out = answer_search(flags.search, flags.json, args.line());
     status.wipe();
     return out;
   }

@@ -20,7 +20,7 @@ void RankLayer::migrate(std::span<const std::int32_t> slot_experts) {
             "migrate: the layer was not built to be balanced, and counts no choices");
     cycle_.check_idle("migrate");
     moves = eplb::plan_moves(slots_.experts(), slot_experts, ep);
-    eplb::SlotMap(slot_experts, num_experts_);  // throws for a lost expert
+    [[maybe_unused]] const eplb::SlotMap whole(slot_experts, num_experts_);  // or it throws
     const Shard mine = held_by(group_.rank());
     const auto coming = std::ranges::count_if(moves, [&](const eplb::Move& m) {
       return m.slot >= mine.begin && m.slot < mine.begin + mine.size;
