@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "switchyard/comm/device_allreduce.h"
 #include "switchyard/ops/allreduce_norm/allreduce_peers.h"
 #include "tests/comm/allreduce_ranks.h"
 #include "tests/support/usage_error.h"
@@ -255,6 +256,19 @@ TEST(AllReduceFields, TheStrategyArrives) {
       EXPECT_EQ(reduced, strategy == ops::AllReduceStrategy::kTwoShot ? 1 : 0);
     }));
   }
+}
+
+TEST(AllReduceFields, TheChoiceOfStrategyBetweenGpusIsPure) {
+  const AllReduceCost cost{.latency_us = 3, .gbps = 300};
+  ops::CallShape shape{.tokens = 4096, .hidden = 8192};
+  EXPECT_EQ(cheaper_strategy(shape, 1, cost), ops::AllReduceStrategy::kOneShot);
+  EXPECT_EQ(cheaper_strategy(shape, 2, cost), ops::AllReduceStrategy::kTwoShot);
+  EXPECT_EQ(cheaper_strategy(shape, 4, cost), ops::AllReduceStrategy::kTwoShot);
+  shape.tokens = 1;
+  EXPECT_EQ(cheaper_strategy(shape, 2, cost), ops::AllReduceStrategy::kOneShot);
+  EXPECT_EQ(cheaper_strategy(shape, 8, cost), ops::AllReduceStrategy::kOneShot);
+  shape.strategy = ops::AllReduceStrategy::kTwoShot;
+  EXPECT_EQ(cheaper_strategy(shape, 2, cost), ops::AllReduceStrategy::kTwoShot);
 }
 
 TEST(AllReduceFields, StatesAndLimitsAreRead) {

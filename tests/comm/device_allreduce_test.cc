@@ -180,18 +180,5 @@ TEST_F(DeviceAllReduceTest, UnalignedTensorsAreLegal) {
   }));
 }
 
-TEST_F(DeviceAllReduceTest, TheLaterChoiceOfStrategyIsPure) {
-  const AllReduceCost cost{.latency_us = 3, .gbps = 300};
-  ops::CallShape shape{.tokens = 4096, .hidden = 8192};
-  EXPECT_EQ(cheaper_strategy(shape, 1, cost), AllReduceStrategy::kOneShot);
-  EXPECT_EQ(cheaper_strategy(shape, 2, cost), AllReduceStrategy::kTwoShot);
-  EXPECT_EQ(cheaper_strategy(shape, 4, cost), AllReduceStrategy::kTwoShot);
-  shape.tokens = 1;
-  EXPECT_EQ(cheaper_strategy(shape, 2, cost), AllReduceStrategy::kOneShot);
-  EXPECT_EQ(cheaper_strategy(shape, 8, cost), AllReduceStrategy::kOneShot);
-  shape.strategy = AllReduceStrategy::kTwoShot;
-  EXPECT_EQ(cheaper_strategy(shape, 2, cost), AllReduceStrategy::kTwoShot);
-}
-
 }  // namespace
 }  // namespace switchyard::comm

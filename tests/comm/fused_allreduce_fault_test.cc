@@ -5,9 +5,11 @@
 
 #include <array>
 #include <chrono>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
+#include "switchyard/comm/allreduce_words.h"
 #include "tests/comm/allreduce_ranks.h"
 #include "tests/support/usage_error.h"
 
@@ -138,58 +140,80 @@ TEST(AllReduceFaults, ADeadRankIsNamedWithItsPhaseWithinTheDeadline) {
   for (AllReduceStrategy strategy : kStrategies) good_call(strategy);
 }
 
-// Every word of the header: ranks that differ in it are told, on both sides of the difference.
+/// One thing in which rank 1 differs from calls of `spec`, and the header's word that tells.
+struct Differs {
+  std::string_view word;
+  const char* what;
+  ArSpec spec;
+  void (*alter)(ops::AllReduceCall& call);
+};
+
+std::vector<Differs> differences() {
+  using Call = ops::AllReduceCall;
+  using ops::AllReduceQuant;
+  ArSpec seven = spec_of_test(AllReduceStrategy::kOneShot);
+  seven.pattern = Pattern::kMoEFinalizeARResidualRMSNorm;
+  ArSpec six = seven, wide = seven, bare = seven, token = seven, group = seven;
+  six.pattern = Pattern::kMoEReductionARResidualRMSNorm;
+  wide.fp32_wire = true;
+  bare.factor.reset();
+  token.quant = AllReduceQuant::kFp8Token;
+  group.quant = AllReduceQuant::kFp8Group;
+  return {{"tokens", "tokens", seven, [](Call& c) { c.shape.tokens = 6; }},
+          {"hidden", "hidden", seven, [](Call& c) { c.shape.hidden = 38; }},
+          {"dtype", "dtype", seven, [](Call& c) { c.shape.dtype = Dtype::kFp16; }},
+          {"strategy", "strategy", seven,
+           [](Call& c) { c.shape.strategy = AllReduceStrategy::kTwoShot; }},
+          {"rounding", "legacy", seven, [](Call& c) { c.shape.legacy_rounding = true; }},
+          {"rounding", "wire", wide, [](Call& c) { c.shape.fp32_wire = false; }},
+          {"the outputs", "sum", six, [](Call& c) { c.output = nullptr; }},
+          {"the outputs", "residual", seven, [](Call& c) { c.norm->residual_out = nullptr; }},
+          {"the outputs", "norm", seven, [](Call& c) { c.norm->norm_out = nullptr; }},
+          {"the outputs", "quantised", token, [](Call& c) { c.norm->quant = std::monostate{}; }},
+          {"the outputs", "group", group,
+           [](Call& c) { std::get<ops::Fp8GroupOut>(c.norm->quant).group = 40; }},
+          {"eps bits", "eps", seven, [](Call& c) { c.norm->rms_eps = 1e-5f; }},
+          {"weight_bias bits", "weight_bias", seven, [](Call& c) { c.norm->weight_bias = 1; }},
+          {"routed_scaling_factor bits", "of pattern 7", seven,
+           [](Call& c) { std::get<ops::MoeFinalizeSource>(c.source).routed_scaling_factor = 2; }},
+          {"routed_scaling_factor bits", "of pattern 6", six,
+           [](Call& c) { std::get<ops::MoeReductionSource>(c.source).routed_scaling_factor = 2; }},
+          {"pattern", "pattern", bare, [](Call& c) {
+             c.source =
+                 ops::PlainSource{std::get<ops::MoeFinalizeSource>(c.source).shared_expert_output};
+           }}};
+}
+
+// Every word of the header and every part of it: ranks that differ are told, on both sides of the
+// difference.
 TEST(AllReduceFaults, RanksThatDifferAreRefused) {
-  struct Case {
-    const char* name;
-    void (*alter)(ops::AllReduceCall& call);
-  };
-  const Case cases[] = {
-      {"tokens", [](ops::AllReduceCall& c) { c.shape.tokens = 6; }},
-      {"hidden", [](ops::AllReduceCall& c) { c.shape.hidden = 38; }},
-      {"dtype", [](ops::AllReduceCall& c) { c.shape.dtype = Dtype::kFp16; }},
-      {"strategy", [](ops::AllReduceCall& c) { c.shape.strategy = AllReduceStrategy::kTwoShot; }},
-      {"rounding", [](ops::AllReduceCall& c) { c.shape.legacy_rounding = true; }},
-      {"the outputs", [](ops::AllReduceCall& c) { c.norm->norm_out = nullptr; }},
-      {"eps bits", [](ops::AllReduceCall& c) { c.norm->rms_eps = 1e-5f; }},
-      {"weight_bias bits", [](ops::AllReduceCall& c) { c.norm->weight_bias = 1; }},
-      {"routed_scaling_factor bits",
-       [](ops::AllReduceCall& c) {
-         std::get<ops::MoeFinalizeSource>(c.source).routed_scaling_factor = 2;
-       }},
-      {"pattern",
-       [](ops::AllReduceCall& c) {
-         const void* rows = std::get<ops::MoeFinalizeSource>(c.source).shared_expert_output;
-         std::get<ops::MoeFinalizeSource>(c.source).routed_scaling_factor.reset();
-         c.source = ops::PlainSource{rows};
-       }},
-  };
-  ArSpec spec = spec_of_test(AllReduceStrategy::kOneShot);
-  spec.pattern = Pattern::kMoEFinalizeARResidualRMSNorm;
-  for (const Case& c : cases) {
-    std::vector<ArData> data = test::make_data(spec);
-    if (std::string(c.name) == "pattern") spec.factor.reset();
+  std::set<std::string_view> words;
+  for (const Differs& d : differences()) {
+    const std::string where = cat(d.word, ": ", d.what);
+    words.insert(d.word);
+    std::vector<ArData> data = test::make_data(d.spec);
     const Outcomes out = test::on_thread_ranks(3, test::long_deadlines(), [&](Group& g) {
-      AllReduceWorkspace w(g, test::capacity_of(spec));
+      AllReduceWorkspace w(g, test::capacity_of(d.spec));
       ops::AllReduceCall call = data[std::size_t(g.rank())].call();
-      if (g.rank() == 1) c.alter(call);
-      if (std::string(c.name) == "pattern" && g.rank() != 1)
-        std::get<ops::MoeFinalizeSource>(call.source).routed_scaling_factor.reset();
+      w.run(call);  // equal calls are served
+      if (g.rank() == 1) d.alter(call);
       w.run(call);
     });
     int told = 0;
     for (const std::exception_ptr& o : out) {
-      ASSERT_TRUE(o) << c.name;
+      ASSERT_TRUE(o) << where;
       try {
         std::rethrow_exception(o);
       } catch (const UsageError& e) {
-        EXPECT_THAT(e.what(), HasSubstr(cat("has ", c.name, " = "))) << c.name;
+        EXPECT_THAT(e.what(), HasSubstr(cat("has ", d.word, " = "))) << where;
         ++told;
       } catch (const PeerError&) {  // heard it from the one that was told
       }
     }
-    EXPECT_GE(told, 1) << c.name;
+    EXPECT_GE(told, 1) << where;
   }
+  EXPECT_EQ(words, std::set<std::string_view>(std::begin(kAllReduceWordNames),
+                                              std::end(kAllReduceWordNames)));
   good_call(AllReduceStrategy::kOneShot);
 }
 

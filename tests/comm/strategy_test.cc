@@ -162,8 +162,10 @@ TEST(Factory, GpuRanksAreDeclaredNotBuilt) {
 }
 
 TEST(Factory, EveryNameIsAValueOfTheSwitch) {
+  int rows = 0;
   for (const resolve::Switch& row : resolve::switch_table()) {
     if (row.name != "SWITCHYARD_COMM") continue;
+    ++rows;
     for (const Strategy* s : strategies()) {
       EXPECT_EQ(row.canonical(row.name, s->name), s->name);
       EXPECT_EQ(find_strategy(s->name), s);
@@ -176,6 +178,7 @@ TEST(Factory, EveryNameIsAValueOfTheSwitch) {
                                          {"DEEPEPLOWLATENCY", "expert_major"}})
       EXPECT_TRUE(find_strategy(row.canonical(row.name, ancestor)) == find_strategy(ours));
   }
+  EXPECT_EQ(rows, 1);
   EXPECT_EQ(find_strategy("pigeons"), nullptr);
 }
 
