@@ -22,6 +22,7 @@ struct PlayedExperts {
     const comm::ExchangeShape& shape = round.input.shape;
     const PayloadKind kind = round.quantised_by_experts;
     const comm::Segment one{.first = 0, .rows = 1};
+    if (round.rows != nullptr) *round.rows += b.rows;
     for (std::int64_t i = 0; i < b.rows; ++i) {
       comm::Received in;
       in.segments = {&one, 1};

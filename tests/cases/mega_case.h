@@ -20,6 +20,7 @@ struct MegaRound {
   /// What the experts make of the rows that they read; kBf16: they take them as they are.
   PayloadKind quantised_by_experts = PayloadKind::kBf16;
   const layer::MegaArgs* args = nullptr;  // instead of the input's
+  std::int64_t* rows = nullptr;           // to be added to: rows that the experts of `rank` got
 };
 
 /// Writes the tokens where the others read them, and runs. The statistics of all ranks.

@@ -230,7 +230,33 @@ TEST_P(DeviceLayer, GivenIdsSkipsAndOneExpertForAll) {
   for (double v : run(routing)) EXPECT_EQ(v, 0);
 }
 
-TEST_P(DeviceLayer, StridesCountsAndUnfinalisedRows) {
+// Given choices, some of them skipped, and the router's own.
+TEST_P(DeviceLayer, CountsAreByExpertAndAdded) {
+  const MoeLayer layer = build(base());
+  for (std::int64_t tokens : {20, 400}) {
+    Call call(layer.impl(), tokens);
+    GivenRouting routing(layer.problem(), tokens);
+    for (std::size_t i = 0; i < routing.ids.size(); ++i)  // so that no two neighbours' counts agree
+      if (std::int32_t(i / 3 % 7) < routing.ids[i]) routing.ids[i] = -1;
+    std::vector<std::int32_t> chosen(routing.ids.size(), -7);
+    for (bool given : {true, false}) {
+      // Six experts, and a canary on either side.
+      std::vector<std::int64_t> counts(8, 40), want(8, 40);
+      call.run([&](ForwardArgs& a) {
+        if (given) a.routing = {routing.ids.data(), routing.weights.data(), nullptr};
+        if (!given) a.ids_out = chosen.data();
+        a.expert_counts = counts.data() + 1;
+      });
+      for (std::int32_t id : given ? routing.ids : chosen) {
+        ASSERT_TRUE(id >= -1 && id < 6) << id;
+        if (id >= 0) ++want[std::size_t(id) + 1];
+      }
+      EXPECT_EQ(counts, want) << tokens << " tokens, " << (given ? "given" : "routed");
+    }
+  }
+}
+
+TEST_P(DeviceLayer, StridesAndUnfinalisedRows) {
   const MoeLayer layer = build(base());
   constexpr std::int64_t kTokens = 20, kHidden = 160, kStride = 171;
   Call call(layer.impl(), kTokens);
@@ -238,15 +264,10 @@ TEST_P(DeviceLayer, StridesCountsAndUnfinalisedRows) {
   std::vector<std::uint16_t> wide(kTokens * kStride, 0x7fc0), out(kTokens * kStride, 0x1234);
   for (std::int64_t t = 0; t < kTokens; ++t)
     std::memcpy(&wide[std::size_t(t * kStride)], call.hidden.data() + t * kHidden * 2, kHidden * 2);
-  std::vector<std::int64_t> counts(6, 1000);
   call.run([&](ForwardArgs& a) {
     a.hidden = wide.data(), a.hidden_stride = kStride;
     a.out = out.data(), a.out_stride = kStride;
-    a.expert_counts = counts.data();
   });
-  std::int64_t counted = 0;
-  for (std::int64_t c : counts) counted += c - 1000;
-  EXPECT_EQ(counted, kTokens * 3);
   for (std::int64_t t = 0; t < kTokens; ++t) {
     EXPECT_EQ(0, std::memcmp(&out[std::size_t(t * kStride)], dense.data() + t * kHidden * 2,
                              kHidden * 2));

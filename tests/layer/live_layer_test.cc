@@ -290,22 +290,42 @@ TEST_P(Update, AForwardNeverSeesHalfOfOne) {
   EXPECT_EQ(output(layer), output(make_layer(base())));
 }
 
-// The leaf and the oracle of one verdict see the same weights, whatever is replaced meanwhile.
+// The leaf and the oracle of one verdict see the same weights, whatever is replaced meanwhile: the
+// update comes when the oracle, behind the leaf, asks for its first expert.
 TEST(UpdateBesideJudge, AVerdictNeverMixesOldAndNewWeights) {
   const leaves::Leaf& leaf = *leaves::find_leaf("none", Device::kCpu).leaf;
-  const MoeLayer layer = make_layer(weights_of(leaf, 1));
-  const ExpertWeights old = weights_of(leaf, 1).expert(kReplaced);
-  const ExpertWeights next = weights_of(leaf, 7).expert(kReplaced);
-  std::atomic<bool> stop{false};
-  std::thread updater([&] {
-    for (int i = 0; !stop; ++i) live(layer).update_expert(kReplaced, i % 2 == 0 ? next : old);
-  });
-  for (int i = 0; i < 4; ++i)
-    EXPECT_TRUE(test::judge(layer, 9).ok(test::budgets_of(layer))) << "verdict " << i;
-  stop = true;
-  updater.join();
-  live(layer).update_expert(kReplaced, old);
-  EXPECT_EQ(output(layer), output(make_layer(weights_of(leaf, 1))));
+  std::atomic<bool> armed{false}, begun{false}, updated{false};
+  std::function<void()> update;
+  std::thread updater;
+  int met = 0;
+  LayerWeights w = weights_of(leaf, 1);
+  w.expert = [&, source = w.expert](std::int64_t e) {
+    if (armed.exchange(false)) {
+      updater = std::thread([&] {
+        begun = true;
+        update();
+        updated = true;
+      });
+      while (!begun) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));  // one takes about a millisecond
+      EXPECT_FALSE(updated) << "weights changed under a verdict";
+      ++met;
+    }
+    return source(e);
+  };
+  const MoeLayer layer = make_layer(w);
+  const LayerWeights fresh = with_replaced(weights_of(leaf, 1), weights_of(leaf, 7));
+  for (int i = 0; i < 2; ++i) {
+    const LayerWeights next = i == 0 ? fresh : weights_of(leaf, 1);
+    update = [&] { live(layer).update_expert(kReplaced, next.expert(kReplaced)); };
+    begun = updated = false;
+    armed = true;
+    EXPECT_TRUE(test::judge(layer, 33).ok(test::budgets_of(layer))) << "verdict " << i;
+    ASSERT_EQ(met, i + 1) << "an update meets each verdict";
+    updater.join();
+    EXPECT_TRUE(updated);
+    EXPECT_EQ(output(layer), output(make_layer(next)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaves, Update, test::every_cpu_leaf(), test::leaf_name);

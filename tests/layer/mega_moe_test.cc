@@ -5,9 +5,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <span>
 #include <thread>
 
 #include "switchyard/base/check.h"
+#include "switchyard/core/shard.h"
 #include "tests/cases/exchange_case.h"
 #include "tests/cases/mega_case.h"
 #include "tests/comm/thread_ranks.h"
@@ -25,14 +28,38 @@ using test::PayloadKind;
 using test::text_of;
 using testing::HasSubstr;
 
+std::int64_t tokens_in(const comm::ExchangeShape& shape, int rank, int round) {
+  return (rank * 5 + 3 + round * 7) % (shape.capacity + 1);
+}
+
+/// The tokens of all ranks that choose an expert of this one: as many rows, each brought once.
+std::int64_t rows_for(const comm::ExchangeShape& shape, PayloadKind kind, int rank, int round) {
+  const Shard held = ep_shard(shape.slots, shape.ep, rank);
+  std::int64_t out = 0;
+  for (int r = 0; r < int(shape.ep); ++r) {
+    const std::int64_t tokens = tokens_in(shape, r, round);
+    const test::ExchangeInput input(shape, r, tokens, round, kind, comm::Wire::kBf16);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const auto own = std::span(input.ids).subspan(std::size_t(t * shape.top_k));
+      out += std::ranges::any_of(own.first(std::size_t(shape.top_k)), [&](std::int32_t id) {
+        return id >= held.begin && id < held.begin + held.size;
+      });
+    }
+  }
+  return out;
+}
+
 void run_round(MegaMoe& mega, const comm::ExchangeShape& shape, PayloadKind kind, int rank,
                int round) {
   const comm::Wire wire = test::kWires[round % 5];
-  const std::int64_t tokens = (rank * 5 + 3 + round * 7) % (shape.capacity + 1);
+  const std::int64_t tokens = tokens_in(shape, rank, round);
   const test::ExchangeInput input(shape, rank, tokens, round, kind, wire);
   test::SumCollector got(tokens, shape.hidden);
-  const std::vector<std::int32_t> stats = test::run_mega(mega, {input, rank}, got);
+  std::int64_t rows = 0;
+  const std::vector<std::int32_t> stats =
+      test::run_mega(mega, {.input = input, .rank = rank, .rows = &rows}, got);
   ASSERT_EQ(got.rows, tokens);
+  ASSERT_EQ(rows, rows_for(shape, kind, rank, round));
   ASSERT_TRUE(test::same_bits(got.sums, test::expected_sums(input, comm::one_sided().contract)))
       << cat("rank ", rank, " round ", round);
   for (int r = 0; r < int(shape.ep); ++r) {
