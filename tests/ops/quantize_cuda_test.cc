@@ -48,15 +48,19 @@ struct Written {
 
 bool is_nan(std::uint16_t bits) { return std::isnan(bf16_to_float(bits)); }
 
-/// The values and scales of row `r` are the CPU's; padding is 0 or, beside a NaN scale, NaN.
+/// The values and scales of row `r` are the CPU's. Columns up to whole tiles are those of a row
+/// that goes on with zeros: 0 or, beside a NaN scale, NaN.
 void expect_row(const RowTiles& tiles, const Written& w, ActivationQuant kind, const float* x,
                 std::int64_t r, std::int64_t cols) {
-  std::vector<std::uint16_t> values(std::size_t(cols), 0x1234);
+  const std::int64_t width = (cols + kTileCols - 1) / kTileCols * kTileCols;
+  std::vector<float> wide(x, x + cols);
+  wide.resize(std::size_t(width));
+  std::vector<std::uint16_t> values(std::size_t(width), 0x1234);
   std::vector<float> blocks(std::size_t(cols + 127) / 128, -1.0f);
   float row_scale = -1;
   quantize_row_cpu({.kind = kind,
-                    .x = x,
-                    .cols = cols,
+                    .x = wide.data(),
+                    .cols = width,
                     .static_scale = kStatic,
                     .values = values.data(),
                     .block_scales = blocks.data(),
@@ -64,10 +68,13 @@ void expect_row(const RowTiles& tiles, const Written& w, ActivationQuant kind, c
   const auto same = [](float a, float b) {
     return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b));
   };
-  for (std::int64_t c = 0; c < cols; ++c) {
+  for (std::int64_t c = 0; c < width; ++c) {
     std::uint16_t bits;
     std::memcpy(&bits, tiles.at(r, c / 8) + c % 8 * 2, 2);
     const std::uint16_t want = values[std::size_t(c)];
+    if (c >= cols) {
+      EXPECT_TRUE(want == 0 || is_nan(want)) << "the padding of the CPU's row";
+    }
     if (is_nan(bits) && is_nan(want)) continue;  // a GPU's NaN has other bits
     ASSERT_EQ(bits, want) << to_string(kind) << " row " << r << " col " << c;
   }
