@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "switchyard/api/judge.h"
 #include "switchyard/layer/judge.h"
@@ -111,54 +112,125 @@ std::vector<std::int32_t> ints(const RawTensors& t, const std::string& name) {
   return out;
 }
 
-double distance(const RawTensors& t, const std::string& prefix, const std::string& stage) {
-  const std::vector<float> a = floats(t, prefix + stage), b = floats(t, prefix + "oracle." + stage);
-  EXPECT_EQ(a.size(), b.size()) << stage;
+/// The stages of layer `prefix` that the file holds twice, the oracle's beside the leaf's.
+std::set<std::string> pairs_of(const RawTensors& t, const std::string& prefix) {
+  std::set<std::string> out;
+  const std::string start = prefix + "oracle.";
+  for (const auto& [name, tensor] : t)
+    if (name.starts_with(start)) out.insert(name.substr(start.size()));
+  return out;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
   const std::vector<double> y(a.begin(), a.end()), r(b.begin(), b.end());
   return layer::rel_l2(y.data(), r.data(), y.size());
 }
 
+/// A dumped layer: what it has, and the most that a stage of it may differ from the oracle's.
 struct DumpCase {
-  const char* name;
-  std::int64_t layer;
-  bool gated, shared, quantises;
+  std::string name;
+  std::int64_t layer = 0;
+  bool gated = true, shared = false, quantises = false, latent = false;
+  bool weighs_input = false;
+  bool f32 = false;  // nothing between input and output is rounded
+  std::set<std::string> pairs() const {
+    std::set<std::string> out = {"ids", "x_quantised", "fc1_up", "fc2_input", "rows", "out"};
+    if (gated) out.insert("fc1_gate");
+    if (shared) out.insert("shared_fc2_input");
+    return out;
+  }
+  double most(const std::string& stage, double of_out) const {
+    if (stage == "x_quantised") return quantises && !f32 ? 1e-6 : 0;  // the input is exact
+    if (stage == "out") return of_out;
+    return f32 || stage.starts_with("fc1_") ? 1e-5 : 5e-3;  // FC1: one GEMM from its own input
+  }
 };
 
+void expect_stages_agree(const RawTensors& t, const std::string& prefix, const DumpCase& c,
+                         double of_out) {
+  for (const std::string& stage : c.pairs()) {
+    if (stage == "ids") continue;
+    const std::vector<float> oracle = floats(t, prefix + "oracle." + stage);
+    std::vector<float> leaf = floats(t, prefix + stage);
+    const double most = c.most(stage, of_out);
+    EXPECT_LE(distance(leaf, oracle), most) << stage;
+    // Sums in fp32 are not those in double, where no rounding hides it: neither is a copy.
+    if (c.f32 && stage != "x_quantised") {
+      EXPECT_GT(distance(leaf, oracle), 0) << stage;
+    }
+    float& largest = *std::ranges::max_element(leaf, {}, [](float v) { return std::abs(v); });
+    largest = -largest;
+    EXPECT_GT(distance(leaf, oracle), 2 * most) << stage << ": one value of it is another";
+  }
+}
+
+void expect_dump(const std::string& path, const DumpCase& c) {
+  SCOPED_TRACE(c.name + (c.f32 ? " in f32" : ""));
+  TempDir dir;
+  VerifyOptions o = asked();
+  if (c.f32) o.build.activations = ActivationMode::kF32;
+  o.dump_stages = dir.path() + "/stages.safetensors";
+  o.dump_row = 5;
+  const VerifyResult r = verify(path, o);
+  ASSERT_FALSE(r.layers.empty());
+  EXPECT_EQ(r.layers[0].layer, c.layer);
+  const RawTensors t = test::parse_safetensors(o.dump_stages);
+  const std::string p = "layer" + std::to_string(c.layer) + ".";
+  EXPECT_EQ(pairs_of(t, p), c.pairs());
+  EXPECT_EQ(t.count(p + "fc1_gate"), c.gated ? 1u : 0u);
+  EXPECT_EQ(t.count(p + "shared_fc2_input"), c.shared ? 1u : 0u);
+  EXPECT_EQ(t.count(p + "latent"), c.latent ? 1u : 0u);
+  EXPECT_EQ(ints(t, p + "ids"), ints(t, p + "oracle.ids"));
+  const std::size_t k = ints(t, p + "ids").size();
+  EXPECT_EQ(t.at(p + "rows").shape[0], std::int64_t(k));
+  EXPECT_EQ(floats(t, p + "weights").size(), k);
+  expect_stages_agree(t, p, c, r.layers[0].budget_rel_l2_oracle);
+  if (c.f32) {  // what the first expert reads
+    const std::vector<float> x = floats(t, p + "x_quantised");
+    std::vector<float> read = floats(t, p + (c.latent ? "latent" : "hidden"));
+    if (c.weighs_input)
+      for (float& v : read) v *= floats(t, p + "weights").at(0);
+    EXPECT_TRUE(x.size() == k * read.size() && std::equal(read.begin(), read.end(), x.begin()));
+  }
+  // Another row is another token.
+  o.dump_row = 6;
+  verify(path, o);
+  const RawTensors u = test::parse_safetensors(o.dump_stages);
+  EXPECT_NE(u.at(p + "hidden").bytes, t.at(p + "hidden").bytes);
+  EXPECT_NE(u.at(p + "out").bytes, t.at(p + "out").bytes);
+}
+
 TEST(DumpStages, HoldEveryStageOfTheTokenAndAgreeWithTheOracle) {
-  for (const DumpCase& c : {DumpCase{"mixtral", 0, true, false, false},
-                            DumpCase{"qwen3_moe_nvfp4", 0, true, false, true},
-                            DumpCase{"deepseek_v3_fp8_block", 1, true, true, true},
-                            DumpCase{"nemotron_h", 1, false, true, false},
-                            DumpCase{"llama4_text", 0, true, true, false}}) {
-    SCOPED_TRACE(c.name);
+  for (const DumpCase& c :
+       {DumpCase{.name = "mixtral"}, DumpCase{.name = "qwen3_moe_nvfp4", .quantises = true},
+        DumpCase{.name = "deepseek_v3_fp8_block", .shared = true, .quantises = true},
+        DumpCase{.name = "nemotron_h", .gated = false, .shared = true},
+        DumpCase{.name = "llama4_text", .shared = true, .weighs_input = true}})
+    for (bool f32 : {false, true}) {
+      DumpCase in_mode = c;
+      in_mode.f32 = f32;
+      expect_dump(data_dir(c.name), in_mode);
+    }
+}
+
+// The experts of a latent layer read what the down-projection gives, in its width.
+TEST(DumpStages, HoldTheLatentRowOfALatentLayer) {
+  for (const DumpCase& c : {DumpCase{.name = "kimi_k3", .layer = 1, .shared = true, .latent = true},
+                            DumpCase{.name = "nemotron_h_latent",
+                            .layer = 1,
+                            .gated = false,
+                            .shared = true,
+                            .latent = true}}) {
+    const auto spec = std::ranges::find(test::written_specs(), c.name, &test::WrittenSpec::name);
+    ASSERT_NE(spec, test::written_specs().end()) << c.name;
     TempDir dir;
-    VerifyOptions o = asked();
-    o.dump_stages = dir.path() + "/stages.safetensors";
-    o.dump_row = 5;
-    const VerifyResult r = verify(data_dir(c.name), o);
-    ASSERT_FALSE(r.layers.empty());
-    const RawTensors t = test::parse_safetensors(o.dump_stages);
-    const std::string p = "layer" + std::to_string(r.layers[0].layer) + ".";
-    EXPECT_EQ(t.count(p + "fc1_gate"), c.gated ? 1u : 0u);
-    EXPECT_EQ(t.count(p + "shared_fc2_input"), c.shared ? 1u : 0u);
-    EXPECT_EQ(t.count(p + "latent"), 0u);
-    EXPECT_EQ(ints(t, p + "ids"), ints(t, p + "oracle.ids"));
-    const std::size_t k = ints(t, p + "ids").size();
-    EXPECT_EQ(t.at(p + "rows").shape[0], std::int64_t(k));
-    EXPECT_EQ(floats(t, p + "weights").size(), k);
-    for (const char* stage : {"x_quantised", "fc1_up", "rows"})
-      EXPECT_LE(distance(t, p, stage), 5e-3) << stage;
-    EXPECT_LE(distance(t, p, "x_quantised"), c.quantises ? 1e-6 : 0) << "the input is exact";
-    EXPECT_LE(distance(t, p, "fc1_up"), 1e-5) << "one GEMM from its own input";
-    EXPECT_LE(distance(t, p, "out"), r.layers[0].budget_rel_l2_oracle);
-    EXPECT_GT(layer::rel_l2(std::vector<double>(k, 1).data(), std::vector<double>(k, 2).data(), k),
-              1e-2);
-    // Another row is another token.
-    o.dump_row = 6;
-    verify(data_dir(c.name), o);
-    const RawTensors u = test::parse_safetensors(o.dump_stages);
-    EXPECT_NE(u.at(p + "hidden").bytes, t.at(p + "hidden").bytes);
-    EXPECT_NE(u.at(p + "out").bytes, t.at(p + "out").bytes);
+    test::make_checkpoint(*spec).write(dir);
+    for (bool f32 : {false, true}) {
+      DumpCase in_mode = c;
+      in_mode.f32 = f32;
+      expect_dump(dir.path(), in_mode);
+    }
   }
 }
 

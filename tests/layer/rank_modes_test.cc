@@ -183,47 +183,63 @@ TEST_P(Modes, LowPrecisionCombines) {
   if (test::is_soak()) expect_contract(kModes[2], CombinePrecision::kNvfp4);
 }
 
-TEST_P(Modes, TheRanksOracleAcceptsThemAndNotOthersWeights) {
-  for (const Mode& m :
-       {Mode{Parallel::kDep, 1}, Mode{Parallel::kDtp, 2}, Mode{Parallel::kTep, 1}}) {
-    if (!test::is_soak() && m.parallel == Parallel::kDtp && leaf().id.quant != "none") continue;
-    const MoeLayer whole = build(test::shared_case(leaf(), 96));
-    expect_all_well(on_thread_ranks(kRanks, long_deadlines(), [&](Group& g) {
-      RankOptions o = options_of(whole.impl(), m);
-      if (m.parallel == Parallel::kDep) o.strategy = &comm::one_sided();
-      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
-      const Call call(whole.impl(), tokens_of(m, g.rank()), seed_of(m, g.rank()));
-      const layer::JudgeArgs ask{call.tokens, call.exact.data(), nullptr, {}};
-      const layer::Judgement j = judge_ranks(rank, ask);
-      const layer::Budgets budgets = budgets_of(rank);
-      EXPECT_TRUE(j.ok(budgets)) << to_string(m.parallel) << ": rel L2 " << j.rel_l2_oracle
-                                 << ", codes " << j.codes_differing << " of " << j.codes;
-      // Control: an expert that was replaced behind the oracle's back must be noticed.
-      checkpoint::ExpertWeights other = whole.impl().weights().expert(1);
-      rank.update_expert(0, std::move(other));
-      EXPECT_TRUE(judge_ranks(rank, ask).ok(budgets)) << "the oracle follows an update";
-    }));
-  }
+/// The weights that a layer's oracle reads; `api` and ranks hand them out const.
+checkpoint::LayerWeights& read_by_oracle(RankLayer& rank) {
+  return const_cast<checkpoint::LayerWeights&>(rank.part().weights());
 }
 
-// A rank that gives other weights than the others' oracle reads: the judgement says no on all.
-TEST_P(Modes, TheRanksOracleSeesAnExchangedExpert) {
-  const MoeLayer whole = build(base());
-  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
-    checkpoint::LayerWeights w = test::with_declared_scales(whole.impl());
-    auto calls = std::make_shared<std::atomic<int>>(0);
-    // Packing reads each expert once; the oracle, which reads later, gets the neighbour.
-    w.expert = [inner = w.expert, calls, n = w.problem.num_experts() / 2](std::int64_t e) {
-      return inner(calls->fetch_add(1) < n ? e : e ^ 1);
-    };
-    RankOptions o = options_of(whole.impl(), {Parallel::kDep, 1});
-    o.strategy = &comm::two_sided();
-    RankLayer rank(g, std::move(w), o);
-    const Call call(whole.impl(), 5, 40 + std::uint64_t(g.rank()));
-    const layer::Judgement j = judge_ranks(rank, {call.tokens, call.exact.data(), nullptr, {}});
-    EXPECT_FALSE(j.ok(budgets_of(rank)));
-    EXPECT_GT(j.rel_l2_oracle, 2 * budgets_of(rank).oracle);
-  }));
+// Each rank has a part of the layer whose oracle, once told to, reads each expert's neighbour, or
+// another shared expert: the judgement says no on all ranks.
+TEST_P(Modes, TheRanksOracleAcceptsThemAndNotOthersWeights) {
+  std::vector<Mode> modes;
+  for (const Mode& m : test::kFourModes) modes.push_back(m.on(kRanks));
+  if (test::is_soak() || leaf().id.quant == "none") modes.push_back({Parallel::kDtp, 2});
+  for (const Mode& m : modes) {
+    const LeafCase c = test::shared_case(leaf(), 96);
+    const MoeLayer whole = build(c);
+    std::atomic<int> changed = 0;
+    expect_all_well(on_thread_ranks(kRanks, long_deadlines(), [&](Group& g) {
+      SCOPED_TRACE(cat(to_string(m.parallel), ", tp ", m.tp, ", rank ", g.rank()));
+      RankOptions o = options_of(whole.impl(), m);
+      if (m.parallel == Parallel::kDep) o.strategy = &comm::one_sided();
+      auto neighbours = std::make_shared<std::atomic<bool>>(false);
+      checkpoint::LayerWeights w = test::with_declared_scales(whole.impl());
+      w.expert = [inner = w.expert, neighbours](std::int64_t e) {
+        return inner(*neighbours ? e ^ 1 : e);
+      };
+      RankLayer rank(g, std::move(w), o);
+      const layer::Budgets budgets = budgets_of(rank);
+      const Call call(whole.impl(), tokens_of(m, g.rank()), seed_of(m, g.rank()));
+      auto verdict = [&] {
+        return judge_ranks(rank, {call.tokens, call.exact.data(), nullptr, {}});
+      };
+      const layer::Judgement j = verdict();
+      EXPECT_TRUE(j.ok(budgets)) << "rel L2 " << j.rel_l2_oracle << ", codes " << j.codes_differing
+                                 << " of " << j.codes;
+      auto refused = [&](const char* what) {
+        const layer::Judgement no = verdict();
+        EXPECT_FALSE(no.ok(budgets)) << what;
+        EXPECT_GT(no.rel_l2_oracle, 2 * budgets.oracle) << what;
+        EXPECT_EQ(no.out, j.out) << what << ": the layer itself is as it was";
+      };
+      *neighbours = true;
+      refused("neighbours");
+      *neighbours = false;
+      checkpoint::ExpertWeights& shared = read_by_oracle(rank).shared->weights;
+      checkpoint::ExpertWeights another = test::make_weights(c.problem, leaf(), 7).shared->weights;
+      std::swap(shared, another);
+      refused("another shared expert");
+      std::swap(shared, another);
+      // A lawful replacement: the output changes, and the oracle follows.
+      rank.update_expert(0, whole.impl().weights().expert(1));
+      const layer::Judgement after = verdict();
+      EXPECT_TRUE(after.ok(budgets)) << "after an update: " << after.rel_l2_oracle;
+      if (!std::ranges::count(after.ids, 0)) return;
+      EXPECT_GT(test::rel(after.out, j.out), 2 * budgets.oracle) << "nothing was updated";
+      ++changed;
+    }));
+    EXPECT_GT(changed, 0);
+  }
 }
 
 TEST_P(Modes, CalibrationSeesTheTokensOfAllRanks) {
