@@ -10,6 +10,7 @@
 #include <set>
 
 #include "switchyard/api/judge.h"
+#include "switchyard/base/check.h"
 #include "switchyard/layer/judge.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/written_checkpoint.h"
@@ -151,7 +152,7 @@ void expect_stages_agree(const RawTensors& t, const std::string& prefix, const D
                          double of_out) {
   for (const std::string& stage : c.pairs()) {
     if (stage == "ids") continue;
-    const std::vector<float> oracle = floats(t, prefix + "oracle." + stage);
+    const std::vector<float> oracle = floats(t, cat(prefix, "oracle.", stage));
     std::vector<float> leaf = floats(t, prefix + stage);
     const double most = c.most(stage, of_out);
     EXPECT_LE(distance(leaf, oracle), most) << stage;

@@ -12,7 +12,6 @@
 namespace switchyard::comm {
 namespace {
 
-using ops::AllReduceQuant;
 using ops::AllReduceStrategy;
 using test::ArData;
 using test::ArKind;

@@ -22,7 +22,6 @@ using test::long_deadlines;
 using test::on_thread_ranks;
 using test::Outcomes;
 using test::PayloadKind;
-using test::short_deadlines;
 using test::text_of;
 using testing::HasSubstr;
 

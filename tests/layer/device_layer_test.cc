@@ -21,7 +21,6 @@ using test::Call;
 using test::DeviceCall;
 using test::GivenRouting;
 using test::LeafCase;
-using test::OnDevice;
 
 /// One test, once per leaf of cuda.
 class DeviceLayer : public test::NeedsGpu, public testing::WithParamInterface<const leaves::Leaf*> {

@@ -8,6 +8,7 @@
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/random.h"
+#include "switchyard/formats/bits.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/quantize/quantize.h"
 #include "tests/support/device.h"
@@ -66,7 +67,7 @@ void expect_row(const RowTiles& tiles, const Written& w, ActivationQuant kind, c
                     .block_scales = blocks.data(),
                     .row_scale = &row_scale});
   const auto same = [](float a, float b) {
-    return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b));
+    return formats::float_bits(a) == formats::float_bits(b) || (std::isnan(a) && std::isnan(b));
   };
   for (std::int64_t c = 0; c < width; ++c) {
     std::uint16_t bits;
