@@ -105,6 +105,9 @@ TEST(PanelPlanner, RefusesWhatACallCannotRun) {
               HasSubstr("fc2_panels is outside 1..2, the limit for 32768 rows"));
   EXPECT_THAT(error(PanelTactic{.cuts = 17}, 1), HasSubstr("cuts"));
   EXPECT_THAT(error(PanelTactic{.row_block = 256}, 1), HasSubstr("row_block is outside 1..128"));
+  for (std::int64_t rows : {std::int64_t(1) << 60, INT64_MAX})  // times 16 panels: 0, or less
+    EXPECT_THAT(error(PanelTactic{.fc1_panels = 16, .row_block = rows}, 1),
+                HasSubstr("row_block is outside 1..64"));
   EXPECT_THAT(error(PanelTactic{.tiles_from = 8}, 1), HasSubstr("amx"));
 }
 
@@ -170,6 +173,27 @@ TEST(FfnWork, EstimatesMemoryFlopsAndWaves) {
   EXPECT_GE(ops::estimated_us(one, gemm, 8), 8 * 1536 * 2048 * 2 / 4.3e6) << "memory";
   EXPECT_GE(ops::estimated_us(many, gemm, 128), 2.0 * 65536 * 1536 * 2048 / 7e8) << "flops";
   EXPECT_GT(ops::estimated_us(many, gemm, 8), 4 * ops::estimated_us(many, gemm, 128));
+}
+
+// Values by hand: 64 rows of 1000 columns for each of 132 experts are 8448000 weights, and one tile
+// of an expert fills the 132 multiprocessors once.
+TEST(FfnWork, EachTermOfTheEstimateCountsWhereItIsTheLargest) {
+  const ops::FfnShape s = shape_of("none", make_preset("qwen3-30b-a3b"));
+  const auto us = [&](double experts, double rows_each, const ops::GemmWork& gemm,
+                      std::int64_t tile) {
+    ops::FfnWork work(s, 1);
+    work.experts = experts, work.rows_each = rows_each;
+    return ops::estimated_us(work, gemm, tile);
+  };
+  const ops::GemmWork wide{64, 1000, 16}, four{64, 1000, 4};
+  EXPECT_NEAR(us(132, 8, wide, 8), 16.896 / 4.3, 1e-9) << "memory: each weight once";
+  EXPECT_NEAR(us(132, 16, wide, 8), 2 * 16.896 / 5.5, 1e-9) << "cache: once for each tile";
+  EXPECT_NEAR(us(132, 64, four, 64), 1081.344 / 700, 1e-9) << "flops";
+  EXPECT_NEAR(us(132, 8, four, 8), 1081.344 / 700, 1e-9) << "narrow tiles at the rate of 64";
+  EXPECT_NEAR(us(132, 100, four, 128), 2162.688 / 700, 1e-9) << "flops of a padded tile";
+  EXPECT_NEAR(us(66, 8, wide, 8), 16.896 / 4.3, 1e-9) << "half a wave takes a whole one's time";
+  EXPECT_NEAR(us(198, 8, wide, 8), 2 * 16.896 / 4.3, 1e-9) << "so do one and a half";
+  EXPECT_NEAR(us(132, 8, {32, 1000, 16}, 8), 8.448 / 4.3, 1e-9) << "a half row tile is a tile";
 }
 
 // ---- kernels ----

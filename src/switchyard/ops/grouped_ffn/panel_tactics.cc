@@ -41,7 +41,7 @@ std::string fault_of(const FfnCall& call, const Tactic& tactic) {
   if (t->fc2_panels < 1 || t->fc2_panels > most)
     return cat("fc2_panels is outside 1..", most, ", the limit for ", rows, " rows");
   if (t->cuts < 1 || t->cuts > kMostCuts) return cat("cuts is outside 1..", kMostCuts);
-  if (t->row_block < 1 || t->row_block * t->fc1_panels > kMostFc1Values)
+  if (t->row_block < 1 || t->row_block > kMostFc1Values / t->fc1_panels)
     return cat("row_block is outside 1..", kMostFc1Values / t->fc1_panels, ", the limit for ",
                t->fc1_panels, " panels");
   if (t->tiles_from < 0 || (t->tiles_from > 0) != chooses_tiles(call))
