@@ -230,14 +230,14 @@ void routed_scaling_factor() {
   expect_right_and_changed(layer);
 }
 
-// The static scales are those of the given tokens, fc2's one per expert: a scale that followed
-// other tokens, or other experts, shows.
 // That its choices reach the kernels is tests/tune's; here, that the file is read.
 void tuning() {
   EXPECT_THAT(usage_error_of([] { build(with([](BuildOptions& o) { o.tuning = "none.json"; })); }),
               HasSubstr("none.json"));
 }
 
+// The static scales are those of the given tokens, fc2's one per expert: a scale that followed
+// other tokens, or other experts, shows.
 void calibration() {
   const float loud = 37;
   std::vector<float> tokens(256 * 160, 0.01f);

@@ -229,7 +229,7 @@ void check(const BenchExchangeOptions& o) {
   require(o.most_copied >= kLeastCopied, "bench exchange: most_copied = ", o.most_copied,
           " bytes; a sample of the copy rate takes at least ", kLeastCopied);
   require(o.seconds > 0 && o.seconds <= 3600, "bench exchange: seconds = ", o.seconds,
-          " is outside 0..3600");
+          "; it must be above 0, at most 3600");
 }
 
 }  // namespace

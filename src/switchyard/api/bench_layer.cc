@@ -243,7 +243,7 @@ void check_options(const BenchLayerOptions& o) {
   for (std::int64_t tokens : o.tokens)
     require(tokens >= 1, "bench layer: tokens = ", tokens, "; a call of none has no time to take");
   require(o.seconds > 0 && o.seconds <= 3600, "bench layer: seconds = ", o.seconds,
-          " is outside 0..3600");
+          "; it must be above 0, at most 3600");
   require(o.fresh || o.cold || o.warm || o.eager,
           "bench layer: no state of the caches is to be timed; ask for fresh, cold, warm or eager");
   for (const std::string& format : o.formats) leaves::to_format(format);

@@ -250,7 +250,7 @@ BenchRoutingResult bench_routing(const BenchRoutingOptions& o) {
   for (std::int64_t tokens : o.tokens)
     require(tokens >= 1, "bench routing: tokens = ", tokens, "; a call of none takes no time");
   require(o.seconds > 0 && o.seconds <= 3600, "bench routing: seconds = ", o.seconds,
-          " is outside 0..3600");
+          "; it must be above 0, at most 3600");
   require(o.threads >= 0 && o.threads <= 1024, "bench routing: threads = ", o.threads,
           " is outside 0..1024; 0 means every CPU");
   const Problem p = make_preset(o.preset);
