@@ -35,9 +35,11 @@ struct TuneFlags {
     args.positive("--seconds", seconds, "Time for a call of a number of tokens (default 4)");
     args.text("--out", options.out, "The table to write, or to add to; run it with --tuning FILE",
               "FILE");
-    args.toggle("--again", options.again, "Tunes what the table has already, too");
+    args.toggle("--again", options.again, "Tunes what the table of --out has already, too");
     args.toggle("--json", json, "Print JSON");
   }
+
+  std::int64_t ranks() const { return options.source.build.ep * options.source.build.tp; }
 
   void finish() {
     source.finish();
@@ -46,6 +48,9 @@ struct TuneFlags {
     require(source.build.build.tuning.empty(), "--tuning ", source.build.build.tuning,
             " is for layers that run; tune compares with the plans, and writes with --out");
     source.fill(options.source);
+    require(!options.again || !options.out.empty(),
+            "--again is given without --out, and so there is nothing to tune a second time; name "
+            "the table, or leave --again out");
     if (seconds) options.seconds = *seconds;
   }
 
@@ -88,7 +93,7 @@ std::string json_of(const TuneFlags& flags, const TuneResult& result, const std:
   for (const TunedCall& t : result.calls) calls.push_back(to_json(t));
   Json body = record_json({std::string(kSchema), line});
   body.update(Json{{"ok", true},
-                   {"rule", tune_rule()},
+                   {"rule", tune_rule(flags.ranks())},
                    {"out", flags.options.out.empty() ? Json(nullptr) : Json(flags.options.out)},
                    {"entries", result.entries},
                    {"calls", std::move(calls)},
@@ -107,7 +112,7 @@ std::string text_of(const TuneFlags& flags, const TuneResult& result) {
                cat(t.changed() ? to_string(t.tactic) : "the plan's", "; ", t.why)});
   std::string out = table.str();
   for (const std::string& notice : result.notices) out += notice + "\n";
-  out += cat(tune_rule(), "\n");
+  out += cat(tune_rule(flags.ranks()), "\n");
   if (flags.options.out.empty()) return out + "nothing is written; --out FILE keeps the choices\n";
   return out + cat(flags.options.out, ": ", result.entries,
                    result.entries == 1 ? " entry" : " entries", "; run with --tuning ",

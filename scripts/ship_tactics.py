@@ -7,25 +7,36 @@ Usage: ship_tactics.py TABLE.json...   (all of one build, on one H200; replaces 
 The winners hold for the kernels that they were measured with, so the tile kernels of the working tree must
 be those of the tables' commit.
 """
-import hashlib
 import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import tree
 
 GPU = "NVIDIA H200"
-OPS = "src/switchyard/ops/"
-KERNELS = [OPS + "grouped_gemm/*sm90*.h", OPS + "grouped_gemm/*.cu", OPS + "grouped_ffn/*.cu"]
 OUT = tree.ROOT / "src/switchyard/tune"
 
 
 def digest(root=tree.ROOT):
-    """As cmake/version.cmake computes it."""
-    files = sorted(str(f) for pattern in KERNELS for f in root.glob(pattern))
-    text = "".join(hashlib.sha256(pathlib.Path(f).read_bytes()).hexdigest() for f in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """Of the tile kernels under `root`, as a build computes it."""
+    script = tree.ROOT / "cmake/tile_kernels.cmake"
+    out = subprocess.run(["cmake", f"-DSWITCHYARD_SRC={root}/src", "-P", str(script)],
+                         capture_output=True, text=True, check=True)
+    return out.stderr.strip()
+
+
+def digest_at(commit):
+    """The same of a commit. Exits with a line for one that is not in this repository."""
+    known = subprocess.run(["git", "cat-file", "-e", commit + "^{commit}"], cwd=tree.ROOT, capture_output=True)
+    if known.returncode:
+        raise SystemExit(f"the tables are of commit '{commit}', which this repository has not; fetch it, or measure here")
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", commit, "src/switchyard/ops"], cwd=tree.ROOT,
+                                 capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        return digest(folder)
 
 
 def read(paths):
@@ -40,9 +51,10 @@ def read(paths):
 
 def require_same_kernels(build):
     commit = build.split("+")[-1]
-    specs = [":(glob)" + k for k in KERNELS]
-    if subprocess.run(["git", "diff", "--quiet", commit, "--", *specs], cwd=tree.ROOT).returncode:
-        raise SystemExit(f"the tile kernels are not those of {commit}, which was measured; measure these")
+    measured, here = digest_at(commit), digest()
+    if measured != here:
+        raise SystemExit(f"the tile kernels of {commit}, which was measured, have digest {measured}, those here "
+                         f"{here}: they differ; measure these")
 
 
 def literal(value):

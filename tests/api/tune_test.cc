@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "switchyard/api/tuning.h"
+#include "switchyard/base/text.h"
 #include "switchyard/layer/run_experts.h"
 #include "switchyard/resolve/probe.h"
 #include "tests/support/usage_error.h"
@@ -104,6 +106,40 @@ TEST_F(Tuning, RanksThatHoldTheSameTokensChooseAlike) {
   }
 }
 
+TEST_F(Tuning, AnEmptyFileIsATableToBe) {
+  std::ofstream(options_.out).close();
+  EXPECT_EQ(tune_layers(options_).entries, 1);
+  EXPECT_EQ(tune::read_table(options_.out).entries.size(), 1u);
+}
+
+TEST_F(Tuning, AnEntryThatIsKnownMustRun) {
+  tune_layers(options_);
+  tune::TuningTable table = tune::read_table(options_.out);
+  table.entries[0].tactic = PanelTactic{.fc1_panels = 99};
+  tune::write_table(table, options_.out);
+  EXPECT_THAT(
+      usage_error_of([&] { tune_layers(options_); }),
+      testing::AllOf(HasSubstr(options_.out), HasSubstr("fc1_panels=99"), HasSubstr("--again")));
+  options_.again = true;
+  EXPECT_FALSE(tune_layers(options_).calls[0].known);
+}
+
+TEST_F(Tuning, TwoRanksWithoutAModeHaveTheLayersOwn) {
+  options_.source.build.tp = 2;
+  options_.source.build.threads = 1;
+  ASSERT_FALSE(options_.source.build.parallel.has_value());
+  EXPECT_EQ(tune_layers(options_).calls.size(), 1u);
+}
+
+TEST(TuneRule, RanksHaveTheirOwn) {
+  EXPECT_THAT(tune_rule(1), testing::AllOf(HasSubstr("be no slower at the bucket's fewest tokens"),
+                                           HasSubstr("fresh")));
+  EXPECT_THAT(tune_rule(2),
+              testing::AllOf(HasSubstr("nothing is asked at the bucket's fewest tokens"),
+                             HasSubstr("caches may hold them"), HasSubstr("measured anew"),
+                             testing::Not(HasSubstr("fresh"))));
+}
+
 TEST_F(Tuning, WhatCannotBeTunedIsRefused) {
   const auto error = [&](auto change) {
     TuneOptions o = options_;
@@ -111,8 +147,10 @@ TEST_F(Tuning, WhatCannotBeTunedIsRefused) {
     return usage_error_of([&] { tune_layers(o); });
   };
   EXPECT_THAT(error([](auto& o) { o.tokens = {}; }), HasSubstr("no tokens"));
-  EXPECT_THAT(error([](auto& o) { o.tokens = {0}; }), HasSubstr("tokens = 0"));
-  EXPECT_THAT(error([](auto& o) { o.seconds = 0; }), HasSubstr("seconds = 0"));
+  for (std::int64_t tokens : {std::int64_t(0), std::int64_t(1) << 62, INT64_MAX})
+    EXPECT_THAT(error([&](auto& o) { o.tokens = {tokens}; }), HasSubstr(cat("tokens = ", tokens)));
+  EXPECT_THAT(error([](auto& o) { o.seconds = 0; }), HasSubstr("must be above 0, at most 3600"));
+  EXPECT_THAT(error([](auto& o) { o.again = true, o.out = ""; }), HasSubstr("again is set"));
   EXPECT_THAT(error([](auto& o) { o.formats = {"int3"}; }), HasSubstr("int3"));
   EXPECT_THAT(error([](auto& o) { o.source.build.tuning = "t.json"; }), HasSubstr("t.json"));
   EXPECT_THAT(error([](auto& o) { o.source.layer = 1; }), HasSubstr("tune: layer = 1"));
@@ -120,8 +158,12 @@ TEST_F(Tuning, WhatCannotBeTunedIsRefused) {
   tune::TuningTable other = table_here(resolve::environment());
   other.machine.cpu_model = "another";
   tune::write_table(other, options_.out);
-  EXPECT_THAT(error([](auto&) {}), HasSubstr("another machine"));
-  options_.source.build.ep = 2;
+  EXPECT_THAT(error([](auto&) {}),
+              testing::AllOf(HasSubstr("another machine"), HasSubstr("delete " + options_.out),
+                             testing::Not(HasSubstr("switchyard tune"))));
+  std::ofstream(options_.out) << "{}";
+  EXPECT_THAT(error([](auto&) {}), HasSubstr("delete " + options_.out));
+  options_.source.build.ep = 2, options_.source.build.parallel = Parallel::kDep;
   EXPECT_THROW(tune_layers(options_), CannotServe);
 }
 

@@ -224,8 +224,13 @@ TEST(JsonKeys, Explain) {
 
 TEST(JsonKeys, Doctor) {
   Json json = json_of({"doctor"});
-  EXPECT_EQ(keys(json), with_header({"ok", "twins", "cpu", "gpu", "built_in", "switches",
-                                     "warnings", "formats", "strategies", "allreduce_patterns"}));
+  EXPECT_EQ(keys(json),
+            with_header({"ok", "twins", "cpu", "gpu", "built_in", "switches", "warnings", "formats",
+                         "strategies", "allreduce_patterns", "tile_kernels", "shipped_tactics"}));
+  ASSERT_EQ(json["shipped_tactics"].size(), 1u);
+  const Json& shipped = json["shipped_tactics"][0];
+  EXPECT_EQ(keys(shipped), (Keys{"gpu", "choices", "kernels", "used", "detail"}));
+  EXPECT_EQ(shipped["used"].get<bool>(), shipped["kernels"] == json["tile_kernels"]);
   EXPECT_EQ(json["formats"].size(), 16u);
   for (const Json& f : json["formats"]) {
     EXPECT_EQ(keys(f), (Keys{"format", "device", "leaf", "ok", "reason", "detail"}));

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "switchyard/api/tuning.h"
 #include "switchyard/base/version.h"
@@ -92,6 +93,8 @@ TEST(Table, OtherKindsAndVersionsAreRefused) {
   EXPECT_THAT(error("/entries/0/call/tokens", 0), HasSubstr("power of two"));
   EXPECT_THAT(error("/entries/0/call/hidden", -1), HasSubstr("whole number"));
   EXPECT_THAT(error("/entries/0/us", -1), HasSubstr("number from 0"));
+  EXPECT_THAT(error("/entries/0/us", 0), HasSubstr("'us' is 0"));
+  EXPECT_THAT(error("/entries/0/plan_us", 0), HasSubstr("'plan_us' is 0"));
   EXPECT_THAT(error("/entries/0/tactic", {{"fc1_tile", 8}}), HasSubstr("not the fields"));
   EXPECT_THAT(error("/entries/0/tactic", {{"fc1_tile", 8}, {"fc2_tile", 0.5}}),
               HasSubstr("whole number"));
@@ -180,16 +183,37 @@ TEST(TacticBook, TheFirstTableGoesFirstAndThePlanChoosesNothing) {
   TuningTable file, shipped, idle;
   file.entries = {entry_of(leaf, 8, PanelTactic{4})};
   shipped.entries = {entry_of(leaf, 8, PanelTactic{2}), entry_of(leaf, 16, PanelTactic{2})};
-  idle.entries = {entry_of(leaf, 32, leaf.ffn->plan(call))};
+  ops::FfnCall many = call;
+  many.tokens = 32;
+  idle.entries = {entry_of(leaf, 32, leaf.ffn->plan(many))};
   TacticBook book;
   book.add(file, TacticOrigin::kFile, "t.json");
   book.add(shipped, TacticOrigin::kShipped, "the shipped table");
   book.add(idle, TacticOrigin::kFile, "idle");
-  EXPECT_EQ(book.size(), 3u);
+  EXPECT_EQ(book.size(), 4u);
   const TacticList list = book.list_for(leaf, call);
   EXPECT_EQ(*list.find(8), (TacticUse{PanelTactic{4}, TacticOrigin::kFile}));
   EXPECT_EQ(*list.find(16), (TacticUse{PanelTactic{2}, TacticOrigin::kShipped}));
   EXPECT_EQ(list.find(32), nullptr);
+}
+
+// The user measured that nothing beats the plan here; a row that ships knows that less well.
+TEST(TacticBook, AnEntryThatKeptThePlanClosesItsBucketForLaterTables) {
+  const leaves::Leaf& leaf = leaf_of("nvfp4");
+  const ops::FfnShape shape = small_shape(leaf);
+  const ops::FfnCall call{&shape, 8, 2, CpuIsa::kPortable};
+  TuningTable file, shipped;
+  file.entries = {entry_of(leaf, 8, leaf.ffn->plan(call))};
+  shipped.entries = {entry_of(leaf, 8, PanelTactic{2}), entry_of(leaf, 16, PanelTactic{2})};
+  TacticBook both, alone;
+  both.add(file, TacticOrigin::kFile, "t.json");
+  both.add(shipped, TacticOrigin::kShipped, "the shipped table");
+  alone.add(shipped, TacticOrigin::kShipped, "the shipped table");
+  EXPECT_NE(alone.list_for(leaf, call).find(8), nullptr) << "without the file it is chosen";
+  const TacticList list = both.list_for(leaf, call);
+  EXPECT_EQ(list.find(8), nullptr) << "the planner's, at each number of tokens";
+  EXPECT_EQ(list.find(5), nullptr);
+  EXPECT_EQ(*list.find(16), (TacticUse{PanelTactic{2}, TacticOrigin::kShipped}));
 }
 
 TEST(TacticBook, ATacticThatCannotRunIsAnErrorThatNamesItsEntry) {
@@ -208,6 +232,7 @@ TEST(TacticBook, ATacticThatCannotRunIsAnErrorThatNamesItsEntry) {
 
 // A row of kernels that have changed since is not used, so what it says of them may be out of date.
 TEST(ShippedTable, EachRowIsOfARealCallThatCanRunIt) {
+  ASSERT_FALSE(all_shipped().empty());
   for (const ShippedRows& gpu : all_shipped())
     for (const ShippedRow& row : gpu.rows) {
       const TableEntry e = row.entry();
@@ -230,14 +255,99 @@ TEST(ShippedTable, EachRowIsOfARealCallThatCanRunIt) {
     }
 }
 
+ShippedRow made_row(std::int64_t tokens) {
+  return {"switchyard.cuda.fused_moe.none",
+          2048,
+          768,
+          128,
+          8,
+          true,
+          false,
+          false,
+          "bf16 none 1x0",
+          "none",
+          "bf16",
+          tokens,
+          {64, 8},
+          90,
+          100,
+          0.01};
+}
+
 TEST(ShippedTable, ServesItsGpuAndTheKernelsThatWereMeasured) {
-  for (const ShippedRows& gpu : all_shipped()) {
-    const Machine here{.cpu_model = "any", .isa = "avx512", .gpu = std::string(gpu.gpu), .sm = 90};
-    EXPECT_EQ(shipped_table(here).entries.size(),
-              gpu.kernels == tile_kernels() ? gpu.rows.size() : 0u);
-  }
-  const Machine other{.cpu_model = "any", .isa = "avx512", .gpu = "another", .sm = 90};
-  EXPECT_TRUE(shipped_table(other).entries.empty());
+  const ShippedRow rows[] = {made_row(8), made_row(64)}, others[] = {made_row(1)};
+  const ShippedRows all[] = {{"gpu a", "0123456789ab", "0.1.0+a", rows},
+                             {"gpu b", "0123456789ab", "0.1.0+a", others},
+                             {"gpu a", "ba9876543210", "0.1.0+b", others}};
+  const auto tokens = [&](const char* gpu, const char* kernels) {
+    const Machine here{.cpu_model = "any", .isa = "avx512", .gpu = gpu, .sm = 90};
+    std::vector<std::int64_t> out;
+    for (const TableEntry& e : select_shipped(all, here, kernels).entries)
+      out.push_back(e.key.tokens);
+    return out;
+  };
+  using Tokens = std::vector<std::int64_t>;
+  EXPECT_EQ(tokens("gpu a", "0123456789ab"), (Tokens{8, 64}));
+  EXPECT_EQ(tokens("gpu b", "0123456789ab"), (Tokens{1}));
+  EXPECT_EQ(tokens("gpu a", "ba9876543210"), (Tokens{1}));
+  EXPECT_EQ(tokens("gpu a", "another"), Tokens{}) << "kernels that nobody measured";
+  EXPECT_EQ(tokens("another", "0123456789ab"), Tokens{});
+}
+
+TEST(ShippedTable, SaysWhetherItIsUsed) {
+  const ShippedRow rows[] = {made_row(8), made_row(64)};
+  const ShippedRows gpu{"gpu a", "0123456789ab", "0.1.0+a", rows};
+  EXPECT_EQ(shipped_line(gpu, "0123456789ab"), "2 choices that ship for gpu a are used there");
+  EXPECT_EQ(shipped_line(gpu, "ba9876543210"),
+            "2 choices that ship for gpu a are not used: measured with kernels 0123456789ab, this "
+            "build has ba9876543210");
+}
+
+// ---- keys ----
+
+/// The fields in which two keys differ.
+std::set<std::string> changed_fields(const CallKey& a, const CallKey& b) {
+  std::set<std::string> out;
+  CallKey::each([&](const char* name, auto member) {
+    if (a.*member != b.*member) out.insert(name);
+  });
+  return out;
+}
+
+TEST(CallKey, EveryFieldFollowsItsCallAndKeepsChoicesApart) {
+  using Fields = std::set<std::string>;
+  const leaves::Leaf &leaf = leaf_of("none"), &other = leaf_of("fp8");
+  const ops::FfnShape base = small_shape(leaf);
+  Fields seen;
+  const auto check = [&](const char* field, const leaves::Leaf& asked, auto change) {
+    ops::FfnShape shape = base;
+    ops::FfnCall call{&shape, 8, 2, CpuIsa::kPortable};
+    const CallKey before = key_of(leaf, call);
+    change(shape, call);
+    const CallKey after = key_of(asked, call);
+    EXPECT_EQ(changed_fields(before, after), Fields{field});
+    EXPECT_FALSE(before == after) << field;
+    seen.insert(field);
+    TuningTable table;
+    table.entries = {{before, PanelTactic{4}, PanelTactic{}, 90, 100, 0.01, 3, 4}};
+    EXPECT_EQ(table.find(after), nullptr) << field;
+  };
+  check("leaf", other, [](auto&, auto&) {});
+  check("hidden", leaf, [](auto& s, auto&) { s.hidden = 192; });
+  check("inter", leaf, [](auto& s, auto&) { s.inter = 128; });
+  check("experts", leaf, [](auto& s, auto&) { s.experts = 7; });
+  check("top_k", leaf, [](auto& s, auto&) { s.top_k = 2; });
+  check("gated", leaf, [](auto& s, auto&) { s.gated = false; });
+  check("bias", leaf, [](auto& s, auto&) { s.bias = true; });
+  check("weight_on_input", leaf, [](auto& s, auto&) { s.weight_on_input = true; });
+  check("weights", leaf, [&](auto& s, auto&) { s.weights = other.weights; });
+  check("quant", leaf, [&](auto& s, auto&) { s.quant = other.activation; });
+  check("dtype", leaf, [](auto& s, auto&) { s.dtype = Dtype::kFp16; });
+  check("tokens", leaf, [](auto&, auto& c) { c.tokens = 9; });
+  check("threads", leaf, [](auto&, auto& c) { c.threads = 3; });
+  Fields all;
+  CallKey::each([&](const char* name, auto) { all.insert(name); });
+  EXPECT_EQ(seen, all) << "a new field needs its line";
 }
 
 // ---- layers ----
@@ -285,6 +395,9 @@ TEST_F(TableFile, ALayerRunsItsChoicesAndSaysSo) {
     tuned.forward(args);
     EXPECT_EQ(test::allocation_count() - before, 0) << "a choice is only looked up";
   }
+  EXPECT_THAT(usage_error_of([&] { tuned.tactics(-1); }), HasSubstr("tokens = -1"));
+  EXPECT_THAT(usage_error_of([&] { tuned.tactics(std::int64_t(1) << 40); }),
+              HasSubstr("tokens = 1099511627776"));
   for (std::int64_t tokens : {4, 9}) {
     Call call(tuned.impl(), tokens);
     EXPECT_EQ(trace_of(call).experts->origin, TacticOrigin::kPlanner) << "outside the bucket";

@@ -134,5 +134,18 @@ TEST(Duel, TellsFasterFromSlower) {
   EXPECT_TRUE(slower.slower());
 }
 
+// Three calls: number 2 has its choice, number 0 kept its plan, number 1 is judged.
+TEST(DuelSides, DifferInTheJudgedCallAlone) {
+  const auto tile = [](std::int64_t t) { return Tactic(TileTactic{t, t}); };
+  const std::vector<Tactic> plans = {tile(8), tile(8), tile(8)};
+  const std::vector<Tactic> chosen = {tile(8), tile(8), tile(64)};
+  const std::vector<Tactic> here = {tile(16), tile(16), tile(16)};
+  const DuelSides sides = duel_sides(plans, chosen, here, 1, tile(128));
+  EXPECT_EQ(sides.plan, (std::vector<Tactic>{tile(16), tile(16), tile(64)}));
+  EXPECT_EQ(sides.chosen, (std::vector<Tactic>{tile(16), tile(128), tile(64)}));
+  EXPECT_THROW(duel_sides(plans, chosen, here, 3, tile(8)), InternalError);
+  EXPECT_THROW(duel_sides(plans, {}, here, 1, tile(8)), InternalError);
+}
+
 }  // namespace
 }  // namespace switchyard::tune

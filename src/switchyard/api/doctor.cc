@@ -12,6 +12,7 @@
 #include "switchyard/leaves/registry.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/resolve/resolver.h"
+#include "switchyard/tune/shipped.h"
 
 namespace switchyard {
 namespace {
@@ -118,6 +119,18 @@ Json patterns_json(const std::vector<PatternVerdict>& patterns) {
   return out;
 }
 
+/// The choices of tactics that ship with the library, by GPU.
+Json shipped_json() {
+  Json out = Json::array();
+  for (const tune::ShippedRows& gpu : tune::all_shipped())
+    out.push_back({{"gpu", gpu.gpu},
+                   {"choices", gpu.rows.size()},
+                   {"kernels", gpu.kernels},
+                   {"used", gpu.kernels == tile_kernels()},
+                   {"detail", tune::shipped_line(gpu, tile_kernels())}});
+  return out;
+}
+
 Json to_json(const Checkup& c) {
   Json built_in = Json::object();
   for (const char* dep : {"cuda", "mpi", "nccl"}) built_in[dep] = c.env.has_dep(dep);
@@ -134,7 +147,9 @@ Json to_json(const Checkup& c) {
           {"warnings", c.env.warnings},
           {"formats", formats_json(c.formats)},
           {"strategies", strategies_json(c.env)},
-          {"allreduce_patterns", patterns_json(c.patterns)}};
+          {"allreduce_patterns", patterns_json(c.patterns)},
+          {"tile_kernels", tile_kernels()},
+          {"shipped_tactics", shipped_json()}};
 }
 
 // ---- for a terminal ----
@@ -226,7 +241,11 @@ std::string to_text(const Checkup& c) {
   label = "strategies";
   for (const resolve::StrategyVerdict& v : api::judge_exchanges(c.env))
     out += line(std::exchange(label, ""), v.strategy + ": " + (v.reason ? v.detail : "can serve"));
-  return out + patterns_text(c.patterns) + line("fingerprint", c.env.fingerprint());
+  out += patterns_text(c.patterns);
+  label = "tactics";
+  for (const tune::ShippedRows& gpu : tune::all_shipped())
+    out += line(std::exchange(label, ""), tune::shipped_line(gpu, tile_kernels()));
+  return out + line("fingerprint", c.env.fingerprint());
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "switchyard/layer/convert.h"
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/run_experts.h"
+#include "switchyard/layer/single_rank.h"
 #include "switchyard/layer/synthetic.h"
 #include "switchyard/resolve/json.h"
 
@@ -255,6 +256,7 @@ std::string MoeLayer::report_json() const { return resolve::to_json(state_->repo
 const std::vector<std::string>& MoeLayer::notices() const { return state_->notices; }
 std::int64_t MoeLayer::packed_bytes() const { return state_->layer->packed_bytes(); }
 std::vector<CallTactic> MoeLayer::tactics(std::int64_t tokens) const {
+  layer::check_forward_tokens(*state_->layer, tokens);
   return layer::tactics_of(*state_->layer, tokens);
 }
 int MoeLayer::threads() const { return state_->layer->options().pool->size(); }

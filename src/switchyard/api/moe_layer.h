@@ -131,7 +131,7 @@ class MoeLayer {
   /// Bytes of memory that the packed weights take.
   std::int64_t packed_bytes() const;
   /// What a forward of `tokens` tokens chooses among ways that give the same bits, and who chose
-  /// it: one for the shared expert, if there is one, then one for the routed experts.
+  /// it: for the shared expert, if there is one, then for the routed ones. Errors: as forward().
   std::vector<CallTactic> tactics(std::int64_t tokens) const;
   /// Threads that a forward uses.
   int threads() const;

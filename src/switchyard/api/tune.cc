@@ -24,6 +24,7 @@
 namespace switchyard {
 namespace {
 
+constexpr std::int64_t kMostTokens = 1 << 20;
 constexpr double kLowShare = 0.25;  // of a call's seconds, for the bucket's fewest tokens
 
 /// Layers enough that calls in turn find their weights in no cache.
@@ -91,6 +92,7 @@ class LayerTuner {
       TunedCall t = described(calls[i], bucket);
       const tune::TableEntry* known = table_.find(calls[i].key);
       if (known != nullptr && !o_.again) {
+        check_known(calls[i], *known);
         take_known(*known, t);
       } else {
         if (!race) race.emplace(layers_, Traffic{bucket, o_.source.routing, o_.source.seed});
@@ -114,6 +116,19 @@ class LayerTuner {
     t.plan = t.tactic = call.candidates.front();
     t.candidates = std::int64_t(call.candidates.size());
     return t;
+  }
+
+  /// Errors: UsageError that names the table, for a tactic that its call cannot run.
+  void check_known(const tune::TunableCall& call, const tune::TableEntry& e) const {
+    const layer::Layer& l = layer_.impl();
+    const bool shared = call.name == layer::kSharedCall;
+    const leaves::Leaf& leaf = shared ? *l.options().shared_leaf : *l.options().leaf;
+    const ops::FfnShape& shape = shared ? l.shared()->shape : l.routed().shape;
+    tune::TuningTable one;
+    one.entries = {e};
+    tune::TacticBook book;
+    book.add(one, TacticOrigin::kFile, o_.out);
+    book.list_for(leaf, {&shape, e.key.tokens, layer_.threads(), l.options().isa});
   }
 
   static void take_known(const tune::TableEntry& e, TunedCall& t) {
@@ -152,10 +167,11 @@ class LayerTuner {
     const std::int64_t fewest = t.tokens / 2 + 1;
     if (fewest >= t.tokens) return false;
     Race race(layers_, {fewest, o_.source.routing, o_.source.seed});
-    std::vector<Tactic> plan = race.plans(), chosen = tactics;
-    chosen[i] = winner;
-    race.enter(plan);
-    race.enter(chosen);
+    const std::vector<Tactic> plans =
+        tune::combination(layer::tunable_calls(layer_.impl(), t.tokens), 0);
+    const tune::DuelSides sides = tune::duel_sides(plans, tactics, race.plans(), i, winner);
+    race.enter(sides.plan);
+    race.enter(sides.chosen);
     const tune::Duel duel = tune::duel(race.from(0), 1, kLowShare * o_.seconds, {});
     if (!duel.slower()) return false;
     t.why = cat("the fastest, ", to_string(winner), ", is slower at ", fewest, " tokens");
@@ -173,25 +189,44 @@ std::int64_t ranks_of(const TuneOptions& o) { return o.source.build.ep * o.sourc
 void check_options(const TuneOptions& o) {
   require(!o.tokens.empty(), "tune: no tokens are given; name at least one number");
   for (std::int64_t tokens : o.tokens)
-    require(tokens >= 1, "tune: tokens = ", tokens, "; a call of none has nothing to choose");
-  require(o.seconds > 0 && o.seconds <= 3600, "tune: seconds = ", o.seconds, " is outside 0..3600");
+    require(tokens >= 1 && tokens <= kMostTokens, "tune: tokens = ", tokens,
+            "; a call has at least 1, and ", kMostTokens, " at most");
+  require(o.seconds > 0 && o.seconds <= 3600, "tune: seconds = ", o.seconds,
+          "; it must be above 0, at most 3600");
+  require(!o.again || !o.out.empty(),
+          "tune: again is set without a table to write (out), and so there is nothing to tune a "
+          "second time; name the table, or leave again out");
   require(o.source.build.tuning.empty(), "tune: a table to run with (", o.source.build.tuning,
           ") is given; tuning compares with the plans, leave it out");
   for (const std::string& format : o.formats) leaves::to_format(format);
-  if (ranks_of(o) > 1 && o.source.build.parallel.value_or(Parallel::kDep) == Parallel::kDep)
+  const Parallel mode = o.source.build.parallel.value_or(Deployment{}.parallel);
+  if (ranks_of(o) > 1 && mode == Parallel::kDep)
     throw CannotServe(
         "path_not_enabled: tune under dep: the rows that a rank's experts get change with every "
         "routing, so no bucket stands for them; tune one rank, or tep, ttp or dtp",
         "{}");
 }
 
-/// The table at `path`, or an empty one.
+/// Whether something stands at `path`: more than the empty file that mktemp leaves.
+bool is_written(const std::string& path) {
+  std::error_code none;
+  if (path.empty() || !std::filesystem::exists(path, none)) return false;
+  return !std::filesystem::is_regular_file(path, none) ||
+         std::filesystem::file_size(path, none) > 0;
+}
+
+/// The table at `path`, or an empty one. Errors say what helps somebody who is tuning already.
 tune::TuningTable table_at(const std::string& path, const Environment& env) {
   tune::TuningTable here = table_here(env);
-  std::error_code none;
-  if (path.empty() || !std::filesystem::exists(path, none)) return here;
-  tune::TuningTable old = tune::read_table(path);
-  tune::require_made_for(old, here, path);
+  if (!is_written(path)) return here;
+  const std::string remedy = cat("delete ", path, " or choose another --out");
+  tune::TuningTable old;
+  try {
+    old = tune::read_table(path);
+  } catch (const UsageError& e) {
+    throw UsageError(cat("--out: ", e.what(), "; or ", remedy));
+  }
+  tune::require_made_for(old, here, path, remedy);
   return old;
 }
 
@@ -248,7 +283,13 @@ struct Session {
 
 }  // namespace
 
-std::string_view tune_rule() {
+std::string_view tune_rule(std::int64_t ranks) {
+  if (ranks > 1)
+    return "times are of the whole layer from given fp32 logits, the slowest rank's; every rank "
+           "runs its own weights again and again, so caches may hold them; every tactic that all "
+           "ranks can run is run once in a round, in changing order; the best by median must then "
+           "beat the plan's in new runs in turn by more than three standard errors; nothing is "
+           "asked at the bucket's fewest tokens, and entries of the table are measured anew";
   return "times are of the whole layer from given fp32 logits, as `bench layer` takes its fresh "
          "ones; every tactic runs once in a round, in changing order; the best by median must then "
          "beat the plan's in new runs in turn by more than three standard errors, and be no slower "

@@ -18,7 +18,7 @@ struct TuneOptions {
   std::vector<std::int64_t> tokens = {1, 8, 64, 512};  // each stands for its bucket
   double seconds = 4;                                  // for a call of a bucket
   std::string out;     // the table to write, or to add to; empty: none
-  bool again = false;  // tunes what the table has already, too
+  bool again = false;  // tunes what the table has already, too; needs one
   std::function<void(const std::string& what)> progress;
 };
 
@@ -44,13 +44,14 @@ struct TuneResult {
   std::int64_t entries = 0;  // of the table that was written
 };
 
-/// How the figures come about, in a sentence.
-std::string_view tune_rule();
+/// How the figures of so many ranks come about, in a sentence.
+std::string_view tune_rule(std::int64_t ranks);
 
 /// Times the tactics of each layer's calls and writes the winners. A tactic is chosen only when it
 /// is faster than the plan's beyond the noise, in runs that did not elect it, and no slower at the
 /// bucket's fewest tokens.
-/// On several ranks, which are threads, their times are merged and they use one choice.
+/// On several ranks, which are threads, a time is the slowest one's and they use one choice; there
+/// caches may hold the weights, the fewest tokens are not asked, and all entries are tuned anew.
 /// Errors: UsageError, one line, also for a table of another machine or build; CannotServe, also
 ///         for ranks under dep; DeviceError; PeerError.
 TuneResult tune_layers(const TuneOptions& options);

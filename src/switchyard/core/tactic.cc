@@ -121,7 +121,7 @@ void TacticList::add(std::int64_t bucket, const TacticUse& use) {
 const TacticUse* TacticList::find(std::int64_t tokens) const {
   const std::int64_t bucket = token_bucket(tokens);
   for (const auto& [known, use] : entries_)
-    if (known == bucket) return &use;
+    if (known == bucket) return use.origin != TacticOrigin::kPlanner ? &use : nullptr;
   return nullptr;
 }
 

@@ -85,7 +85,7 @@ std::int64_t token_bucket(std::int64_t tokens);
 /// is the planner's, however near a chosen one is.
 class TacticList {
  public:
-  /// Adds a choice, unless the bucket has one.
+  /// Adds a choice, unless the bucket has one. One of the planner's origin keeps it the planner's.
   void add(std::int64_t bucket, const TacticUse& use);
   /// The choice for a call; null: the planner's.
   const TacticUse* find(std::int64_t tokens) const;

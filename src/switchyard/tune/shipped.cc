@@ -4,6 +4,7 @@
 // (docs/tuning.md).
 #include "switchyard/tune/shipped.h"
 
+#include "switchyard/base/text.h"
 #include "switchyard/base/version.h"
 #include "switchyard/tune/shipped_h200.h"
 
@@ -39,14 +40,26 @@ TableEntry ShippedRow::entry() const {
   return {std::move(key), tactic, TileTactic{}, us, plan_us, noise, 0, 0};
 }
 
-TuningTable shipped_table(const Machine& machine) {
+TuningTable select_shipped(std::span<const ShippedRows> all, const Machine& machine,
+                           std::string_view kernels) {
   TuningTable out;
   out.machine = machine;
-  for (const ShippedRows& gpu : all_shipped()) {
-    if (gpu.gpu != machine.gpu || gpu.kernels != tile_kernels()) continue;
+  for (const ShippedRows& gpu : all) {
+    if (gpu.gpu != machine.gpu || gpu.kernels != kernels) continue;
     for (const ShippedRow& row : gpu.rows) out.entries.push_back(row.entry());
   }
   return out;
+}
+
+TuningTable shipped_table(const Machine& machine) {
+  return select_shipped(all_shipped(), machine, tile_kernels());
+}
+
+std::string shipped_line(const ShippedRows& gpu, std::string_view kernels) {
+  const std::string what = cat(gpu.rows.size(), " choices that ship for ", gpu.gpu);
+  if (gpu.kernels == kernels) return what + " are used there";
+  return cat(what, " are not used: measured with kernels ", gpu.kernels, ", this build has ",
+             kernels);
 }
 
 }  // namespace switchyard::tune

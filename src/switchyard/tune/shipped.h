@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "switchyard/tune/table.h"
@@ -33,5 +34,14 @@ struct ShippedRows {
 
 /// Those of all GPUs.
 std::span<const ShippedRows> all_shipped();
+
+/// The choices among `all` for `machine` and a build whose tile kernels have digest `kernels`:
+/// those of other kernels hold for none of its calls.
+TuningTable select_shipped(std::span<const ShippedRows> all, const Machine& machine,
+                           std::string_view kernels);
+
+/// Whether a build with tile kernels of that digest uses the winners of `gpu`, as a line for people
+/// says it.
+std::string shipped_line(const ShippedRows& gpu, std::string_view kernels);
 
 }  // namespace switchyard::tune

@@ -127,6 +127,8 @@ TableEntry parse_entry(const json& value, const std::string& where) {
   object.read("candidates", e.candidates);
   object.read("rounds", e.rounds);
   object.end();
+  for (const auto& [name, us] : {std::pair("us", e.us), std::pair("plan_us", e.plan_us)})
+    require(us > 0, where, ": '", name, "' is 0, and a call takes time; the file is damaged");
   return e;
 }
 
@@ -222,20 +224,23 @@ void write_table(const TuningTable& table, const std::string& path) {
   file.commit();
 }
 
-void require_made_for(const TuningTable& table, const TuningTable& here, std::string_view where) {
+void require_made_for(const TuningTable& table, const TuningTable& here, std::string_view where,
+                      std::string_view remedy) {
   require(table.machine == here.machine, where, ": was tuned on another machine, ",
           text_of(table.machine), "; this is ", text_of(here.machine),
-          "; its times do not hold here, run switchyard tune on this one");
+          "; its times do not hold here; ", remedy);
   require(table.build == here.build, where, ": was tuned with another version, ", table.build,
-          "; this is ", here.build, ", whose kernels may differ; run switchyard tune again");
+          "; this is ", here.build, ", whose kernels may differ; ", remedy);
   require(table.fingerprint == here.fingerprint, where, ": was tuned under fingerprint ",
           table.fingerprint, ", this process has ", here.fingerprint,
-          ": its switches or dependencies differ; run switchyard tune again");
+          ": its switches or dependencies differ; ", remedy);
 }
 
 void TacticBook::add(const TuningTable& table, TacticOrigin origin, std::string_view where) {
-  for (const TableEntry& e : table.entries)
-    if (e.tactic != e.plan) choices_.push_back({e.key, {e.tactic, origin}, std::string(where)});
+  for (const TableEntry& e : table.entries) {
+    const TacticOrigin by = e.tactic != e.plan ? origin : TacticOrigin::kPlanner;
+    choices_.push_back({e.key, {e.tactic, by}, std::string(where)});
+  }
 }
 
 TacticList TacticBook::list_for(const leaves::Leaf& leaf, const ops::FfnCall& call) const {
@@ -247,8 +252,8 @@ TacticList TacticBook::list_for(const leaves::Leaf& leaf, const ops::FfnCall& ca
     try {
       leaf.ffn->check_tactic(asked, choice.use.tactic);
     } catch (const UsageError& e) {
-      throw UsageError(cat(choice.where, ": the entry of ", to_string(choice.key),
-                           " cannot run: ", e.what(), "; run switchyard tune again"));
+      throw UsageError(cat(choice.where, ": the entry of ", to_string(choice.key), " cannot run: ",
+                           e.what(), "; tune that call anew, with switchyard tune --again"));
     }
     out.add(choice.key.tokens, choice.use);
   }

@@ -70,8 +70,9 @@ TuningTable read_table(const std::string& path);
 /// there, or where it cannot be written.
 void write_table(const TuningTable& table, const std::string& path);
 /// Errors: UsageError, naming what differs and both values, for a table of another machine or
-/// another build.
-void require_made_for(const TuningTable& table, const TuningTable& here, std::string_view where);
+/// another build; `remedy` says what to do about it.
+void require_made_for(const TuningTable& table, const TuningTable& here, std::string_view where,
+                      std::string_view remedy = "run switchyard tune here, with another --out");
 
 /// The choices for `machine` that ship with the library; none where nobody measured there.
 TuningTable shipped_table(const Machine& machine);
@@ -80,7 +81,8 @@ TuningTable shipped_table(const Machine& machine);
 class TacticBook {
  public:
   /// Adds the choices of a table; those that are there already go before them. An entry whose
-  /// tactic is the plan's chooses nothing. `where` names the table in errors.
+  /// tactic is the plan's leaves its bucket to the planner, whatever tables behind it say.
+  /// `where` names the table in errors.
   void add(const TuningTable& table, TacticOrigin origin, std::string_view where);
   /// The choices for experts of `call`'s shape, tier and threads; its tokens are not read.
   /// Errors: UsageError, naming table and entry, for a tactic that such experts cannot run.

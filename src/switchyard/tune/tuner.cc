@@ -77,6 +77,19 @@ Duel duel(const Timed& timed, std::int64_t candidate, double seconds, const Tune
   return out;
 }
 
+DuelSides duel_sides(const std::vector<Tactic>& plans, const std::vector<Tactic>& chosen,
+                     const std::vector<Tactic>& here, std::size_t judged, const Tactic& winner) {
+  ensure(plans.size() == here.size() && chosen.size() == here.size() && judged < here.size(),
+         "a duel of ", plans.size(), ", ", chosen.size(), " and ", here.size(), " calls over call ",
+         judged);
+  DuelSides out{here, {}};
+  for (std::size_t i = 0; i < here.size(); ++i)
+    if (i != judged && chosen[i] != plans[i]) out.plan[i] = chosen[i];
+  out.chosen = out.plan;
+  out.chosen[judged] = winner;
+  return out;
+}
+
 TunerResult search(const Timed& timed, std::int64_t count, const TunerLimits& limits) {
   ensure(count > 0, "a search among no candidates");
   const double end = timed.elapsed() + kRoundsShare * limits.seconds * kMicro;

@@ -5,6 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "switchyard/core/tactic.h"
+
 namespace switchyard::tune {
 
 /// What is timed. Ranks that tune together give the tuner the same numbers, and so it decides the
@@ -49,6 +51,18 @@ struct TunerResult {
 /// Runs the plan's tactic (candidate 0) and `candidate` in turn, in changing order, for up to
 /// `seconds` from now. Errors: those of `timed`.
 Duel duel(const Timed& timed, std::int64_t candidate, double seconds, const TunerLimits& limits);
+
+/// What a duel over one call compares at another number of tokens than was tuned.
+struct DuelSides {
+  std::vector<Tactic> plan, chosen;  // of every call; they differ in the call that is judged
+};
+
+/// The sides of a duel over call `judged` of a layer whose other calls run what was chosen for them
+/// so far. `plans`, `chosen` are what was planned and chosen where the calls were tuned, `here`
+/// what is planned where the duel is run: a call that kept its plan runs the plan of `here`.
+/// Errors: InternalError unless all have as many calls.
+DuelSides duel_sides(const std::vector<Tactic>& plans, const std::vector<Tactic>& chosen,
+                     const std::vector<Tactic>& here, std::size_t judged, const Tactic& winner);
 
 /// Looks for the fastest of `count` candidates, of which number 0 is the plan's. In rounds, each
 /// runs all that are left once, the best one by median is found; it is chosen only when new runs in
