@@ -72,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {"9 ranks on GPUs", "1..8"},
                          1},
                     Case{{"bench", "allreduce", "--shared"}, {"patterns 6 and 7"}},
+                    Case{{"tune", "--again"}, {"--again is given without --out"}},
                     Case{{"tune", "--tuning", "t.json"}, {"tune compares with the plans"}},
                     Case{{"tune", "--ranks", "2"}, {"path_not_enabled", "tune under dep"}, 1},
                     Case{{"tune", "--out", "/no/such/folder/t.json"}, {"/no/such/folder/t.json"}},

@@ -191,6 +191,7 @@ TEST(FfnWork, EachTermOfTheEstimateCountsWhereItIsTheLargest) {
   EXPECT_NEAR(us(132, 64, four, 64), 1081.344 / 700, 1e-9) << "flops";
   EXPECT_NEAR(us(132, 8, four, 8), 1081.344 / 700, 1e-9) << "narrow tiles at the rate of 64";
   EXPECT_NEAR(us(132, 100, four, 128), 2162.688 / 700, 1e-9) << "flops of a padded tile";
+  EXPECT_NEAR(us(264, 12, four, 8), 4 * 1081.344 / 700, 1e-9) << "12 rows are two tiles of 8";
   EXPECT_NEAR(us(66, 8, wide, 8), 16.896 / 4.3, 1e-9) << "half a wave takes a whole one's time";
   EXPECT_NEAR(us(198, 8, wide, 8), 2 * 16.896 / 4.3, 1e-9) << "so do one and a half";
   EXPECT_NEAR(us(132, 8, {32, 1000, 16}, 8), 8.448 / 4.3, 1e-9) << "a half row tile is a tile";
