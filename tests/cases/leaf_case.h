@@ -20,10 +20,8 @@ struct LeafCase {
   std::int64_t tokens = 9;
 };
 
-/// The budgets of the quantiser that `layer` really runs.
-inline layer::Budgets budgets_of(const MoeLayer& layer) {
-  return layer::budgets_of(layer.impl().routed().shape.quant);
-}
+/// The budgets of what `layer` really runs.
+inline layer::Budgets budgets_of(const MoeLayer& layer) { return layer::budgets_of(layer.impl()); }
 
 /// ||y - r|| / ||r||.
 inline double rel(const std::vector<double>& y, const std::vector<double>& r) {

@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "switchyard/api/layer_builder.h"
+#include "switchyard/base/random.h"
+#include "switchyard/formats/fp8_block.h"
 #include "switchyard/layer/oracle.h"
 #include "tests/cases/leaf_case.h"
 
@@ -14,7 +16,6 @@ namespace switchyard::layer {
 namespace {
 
 using test::Call;
-using test::LeafCase;
 
 const leaves::Leaf& leaf_of(const char* format) {
   return *leaves::find_leaf(format, Device::kCpu).leaf;
@@ -45,6 +46,40 @@ TEST(Judge, AllowsTheStepOfSubnormalOutputsAndNoMore) {
               10 * test::budgets_of(layer).oracle)
         << to_string(dtype);
   }
+}
+
+/// The values that rows of 128 have behind the quantiser of fp8_block_scales.
+std::vector<double> quantised(const std::vector<float>& x) {
+  std::vector<double> out;
+  for (std::size_t i = 0; i < x.size(); i += 128) {
+    std::uint8_t codes[128];
+    float scale = 0;
+    formats::quantize_row_fp8_block(x.data() + i, 128, false, codes, &scale);
+    for (std::uint8_t c : codes) out.push_back(double(formats::decode_e4m3(c)) * double(scale));
+  }
+  return out;
+}
+
+// What sums of E4M3 are off by flips fewer codes than the allowance, what their budget is flips
+// more.
+TEST(Judge, FlipsOfE4m3SumsAreThoseOfASmallMove) {
+  const Random random(7, 1);
+  constexpr std::int64_t kRows = 200;
+  const auto share = [&](float move) {
+    std::vector<float> x, moved;
+    for (std::uint64_t i = 0; i < 128 * kRows; ++i) {
+      x.push_back(random.normal(i));
+      moved.push_back(x.back() + move * random.normal(i + (1 << 20)));
+    }
+    const std::vector<double> a = quantised(x), b = quantised(moved);
+    std::vector<std::uint8_t> flipped(kRows);
+    std::int64_t flips = 0;
+    for (std::size_t r = 0; r < kRows; ++r) flips += find_flips({a, b, 128, 1e-2}, r, flipped);
+    return double(flips) / double(a.size());
+  };
+  EXPECT_LE(share(1e-4f), kE4m3Flips);
+  EXPECT_GT(share(1e-4f), 10 * kCodeFlips) << "why fp32's share does not do";
+  EXPECT_GT(share(2e-3f), kE4m3Flips) << "the control";
 }
 
 // One field out of bounds at a time: each of them alone is a no.

@@ -9,11 +9,16 @@
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/random.h"
+#include "switchyard/formats/e4m3.h"
+#include "switchyard/formats/fp8_block.h"
+#include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "tests/cases/moe_case.h"
 #include "tests/support/device.h"
 
 namespace switchyard::ops {
 namespace {
 
+using formats::ActivationQuant;
 using test::OnDevice;
 
 class GemmPrefillCuda : public test::NeedsGpu {};
@@ -227,6 +232,154 @@ TEST_F(GemmPrefillCuda, ManyExpertsAndNone) {
   stream.wait();
   for (float v : out.get()) EXPECT_TRUE(std::isnan(v)) << "nothing is written";
   EXPECT_EQ(differing(run_fc2(d, 64, true, kPrefillTile), want), 0) << "three calls, same bits";
+}
+
+/// FC1 on E4M3 codes: experts with gate and up (or up alone) of their own, rows, and all scales.
+struct CodesCase {
+  CodesCase(const formats::WeightLayout& weights, ActivationQuant quant, bool is_gated)
+      : kind(quant), gated(is_gated), counts(edges()) {
+    for (std::int32_t c : counts) {
+      offsets.push_back(std::int32_t(source.size()));
+      for (std::int32_t r = 0; r < (c + 7) / 8 * 8; ++r) source.push_back(r < c ? r : -1);
+    }
+    capacity = sorted_capacity(std::int64_t(source.size()), std::int64_t(counts.size()));
+    offsets.push_back(std::int32_t(source.size()));
+    source.resize(std::size_t(capacity), -1);
+    layout = {.rows = kPadded * (gated ? 2 : 1), .cols = kHidden, .code = TileCode::kE4m3Operand};
+    for (std::size_t e = 0; e < counts.size(); ++e) pack(weights, e);
+    const Random random(9, 3);
+    const RowTiles tiles{.data = nullptr, .capacity = capacity, .codes = true};
+    for (std::size_t i = 0; i < tiles.bytes(kHidden); ++i)
+      x.push_back(std::byte(formats::encode_e4m3(20 * random.normal(i))));
+    for (std::int64_t i = 0; i < 2 * capacity; ++i)
+      scales.push_back(0.01f + 0.01f * random.uniform(std::uint64_t(i)));
+  }
+  void pack(const formats::WeightLayout& weights, std::size_t e) {
+    packed.resize((e + 1) * bytes());
+    std::byte* at = packed.data() + e * bytes();
+    const auto add = [&](RowPlace place, std::size_t seed) {
+      const formats::Matrix m = test::make_matrix(weights, kInter, kHidden, seed);
+      pack_tiles(m, layout, place, {at, layout.bytes()});
+      auto* factors = reinterpret_cast<float*>(at + layout.bytes());
+      pack_factors(m, layout, place, {factors, layout.factor_bytes() / 4});
+    };
+    if (gated) add(RowPlace::kGate, 100 + 7 * e);
+    add(gated ? RowPlace::kUp : RowPlace::kPlain, 103 + 7 * e);
+    auto* bias = reinterpret_cast<float*>(at + bias_at());
+    const Random random(2, 4 + e);
+    for (std::size_t i = 0; i < 2 * kPadded; ++i) bias[i] = 0.3f * random.normal(i);
+  }
+  /// Behind the weights and their factors: of gate, then of up.
+  std::size_t bias_at() const { return layout.bytes() + layout.factor_bytes(); }
+  std::size_t bytes() const { return bias_at() + 2 * kPadded * 4; }
+
+  static constexpr std::int64_t kInter = 290, kPadded = 384, kHidden = 136;
+  ActivationQuant kind;
+  bool gated;
+  std::vector<std::int32_t> counts, offsets, source;
+  std::int64_t capacity = 0;
+  TileLayout layout;
+  std::vector<std::byte> packed, x;
+  std::vector<float> scales;
+};
+
+/// All that FC2 reads, after a run on poison.
+struct Input {
+  std::vector<std::byte> codes;
+  std::vector<float> block_scales, token_scales;
+  bool operator==(const Input& o) const {
+    return codes == o.codes && differing(block_scales, o.block_scales) == 0 &&
+           differing(token_scales, o.token_scales) == 0;
+  }
+};
+
+/// One tier, and the quantiser where the tier leaves it rows.
+Input run_codes(const CodesCase& c, const ActivationParams& kind, bool biased, std::int64_t tile) {
+  RowTiles out{.data = nullptr, .capacity = c.capacity, .codes = true};
+  const OnDevice<std::byte> weights(c.packed), x(c.x);
+  const OnDevice<std::byte> codes(std::vector<std::byte>(out.bytes(c.kInter), std::byte(0x55)));
+  const OnDevice<float> scales(c.scales);
+  const OnDevice<float> blocks(std::vector<float>(std::size_t(3 * c.capacity), -7));
+  const OnDevice<float> tokens(std::vector<float>(std::size_t(c.capacity), -7));
+  const OnDevice<float> rows(std::vector<float>(std::size_t(c.capacity * c.kPadded), NAN));
+  const OnDevice<std::int32_t> offsets(c.offsets), counts(c.counts), source(c.source);
+  const OnDevice<ActivationParams> params(std::vector<ActivationParams>(c.counts.size(), kind));
+  const bool blocked = has_block_scales(c.kind), fp32 = ends_in_rows(c.kind);
+  const std::byte* biases = weights.data() + c.bias_at();
+  out.data = codes.data();
+  const DeviceStream stream;
+  const bool written =
+      gemm_activation_cuda({.weights = weights.data(),
+                            .expert_stride = std::int64_t(c.bytes()),
+                            .layout = c.layout,
+                            .x = {.data = x.data(), .capacity = c.capacity, .codes = true},
+                            .block_scales = blocked ? scales.data() : nullptr,
+                            .offsets = offsets.data(),
+                            .counts = counts.data(),
+                            .experts = std::int64_t(c.counts.size()),
+                            .max_tokens = 1 << 20,
+                            .max_rows = c.offsets.back()},
+                           {.scales = {.factors = weights.data() + c.layout.bytes(),
+                                       .tokens = blocked ? nullptr : scales.data()},
+                            .gate_bias = biased && c.gated ? biases : nullptr,
+                            .up_bias = biased ? biases + c.kPadded * 4 : nullptr,
+                            .stride = std::int64_t(c.bytes()),
+                            .params = params.data(),
+                            .quant = c.kind,
+                            .out = out,
+                            .block_scales = blocks.data(),
+                            .rows = fp32 ? rows.data() : nullptr,
+                            .rows_stride = c.kPadded,
+                            .inter = c.kInter,
+                            .gated = c.gated},
+                           stream.get(), tile);
+  if (!written)
+    quantize_rows_cuda(
+        {.rows = rows.data(),
+         .stride = c.kPadded,
+         .cols = c.kInter,
+         .end = offsets.data() + c.counts.size(),
+         .source = source.data(),
+         .quant = c.kind,
+         .out = {out, blocked ? nullptr : tokens.data(), blocked ? blocks.data() : nullptr}},
+        stream.get());
+  stream.wait();
+  return {codes.get(), blocks.get(), tokens.get()};
+}
+
+TEST_F(GemmPrefillCuda, CodesOfFc1HaveTheBitsOfTheOtherTiers) {
+  ActivationParams clamped{.type = ActivationType::kSwigluBias, .has_limit = true, .alpha = 1.5f};
+  clamped.beta = 1, clamped.limit = 2;
+  for (ActivationQuant kind : {ActivationQuant::kFp8Block128, ActivationQuant::kFp8Block128Ue8m0,
+                               ActivationQuant::kFp8Token, ActivationQuant::kFp8Tensor})
+    for (const auto& weights : {formats::kFp8BlockLayout, formats::kFp8ChannelLayout})
+      for (bool gated : {true, false}) {
+        const CodesCase c(weights, kind, gated);
+        const ActivationParams plain{.type =
+                                         gated ? ActivationType::kSwiglu : ActivationType::kRelu2};
+        SCOPED_TRACE(testing::Message() << to_string(kind) << (gated ? " gated" : ""));
+        for (const auto& [params, biased] : {std::pair{plain, false}, {plain, true}}) {
+          const Input want = run_codes(c, params, biased, 64);
+          EXPECT_TRUE(run_codes(c, params, biased, kPrefillTile) == want);
+          EXPECT_FALSE(run_codes(c, params, !biased, kPrefillTile) == want) << "the control";
+        }
+        if (gated) {
+          EXPECT_TRUE(run_codes(c, clamped, true, kPrefillTile) == run_codes(c, clamped, true, 64));
+        }
+      }
+}
+
+// Rows that leave the fast formula, and tokens whose scale is NaN or infinite.
+TEST_F(GemmPrefillCuda, ExtremeCodesHaveTheBitsOfTheOtherTiers) {
+  CodesCase c(formats::kFp8BlockLayout, ActivationQuant::kFp8Block128, true);
+  const float values[] = {3e4f, NAN, INFINITY, 1e-30f, 0};
+  for (std::int64_t i = 0; i < 2 * c.capacity; i += 3)
+    c.scales[std::size_t(i)] = values[std::size_t(i / 3 % 5)];
+  const Input want = run_codes(c, {}, false, 64);
+  EXPECT_TRUE(run_codes(c, {}, false, kPrefillTile) == want);
+  std::int64_t nan = 0;
+  for (float s : want.block_scales) nan += std::isnan(s);
+  EXPECT_GE(nan, 100) << "the case holds what it is about";
 }
 
 }  // namespace

@@ -11,15 +11,18 @@
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/random.h"
+#include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/formats/nvfp4.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/device.h"
 
 namespace switchyard::ops {
 namespace {
 
+using formats::ActivationQuant;
 using test::OnDevice;
 
 class GroupedGemmCuda : public test::NeedsGpu {};
@@ -30,10 +33,12 @@ constexpr formats::WeightLayout kBf16Weights{.element = formats::Element::kBf16}
 struct Stored {
   const char* name = "bf16";
   formats::WeightLayout weights = kBf16Weights;
-  bool block_inputs = false;  // one scale per 128 columns of a row
+  ActivationQuant inputs = ActivationQuant::kNone;
+
+  bool block_inputs() const { return has_block_scales(inputs); }
 };
 
-/// Every tile code, the blocks both ways.
+/// Every tile code, E4M3 both ways.
 std::vector<Stored> all_stored() {
   using formats::Element;
   using formats::ScaleType;
@@ -42,9 +47,11 @@ std::vector<Stored> all_stored() {
   return {{},
           {"fp8 channels", formats::kFp8ChannelLayout},
           {"fp8 tensor", formats::kFp8TensorLayout},
-          {"fp8 blocks", formats::kFp8BlockLayout, true},
-          {"fp8 blocks, plain rows", formats::kFp8BlockLayout},
-          {"fp8 channels, block rows", formats::kFp8ChannelLayout, true},
+          {"fp8 blocks", formats::kFp8BlockLayout},
+          {"fp8 channels, codes", formats::kFp8ChannelLayout, ActivationQuant::kFp8Token},
+          {"fp8 tensor, codes", formats::kFp8TensorLayout, ActivationQuant::kFp8Tensor},
+          {"fp8 blocks, codes", formats::kFp8BlockLayout, ActivationQuant::kFp8Block128},
+          {"fp8 channels, block codes", formats::kFp8ChannelLayout, ActivationQuant::kFp8Block128},
           {"mxfp4", mxfp4},
           {"nvfp4", formats::kNvfp4Layout},
           {"nvfp4 per 32", formats::kNvfp4WideLayout}};
@@ -57,7 +64,7 @@ struct GemmCase {
       : counts(std::move(rows_of)),
         n(rows_out),
         k(cols),
-        layout{.rows = n, .cols = k, .code = tile_code(stored.weights, k, stored.block_inputs)} {
+        layout{.rows = n, .cols = k, .code = tile_code(stored.weights, k, stored.inputs)} {
     std::int32_t next = 0;
     for (std::int32_t c : counts) {
       offsets.push_back(next);
@@ -66,13 +73,15 @@ struct GemmCase {
     }
     capacity = sorted_capacity(rows, std::int64_t(counts.size()));
     const Random random(3, 1);
-    for (std::int64_t i = 0; i < capacity * k; ++i)
-      x.push_back(float_to_bf16(random.normal(std::uint64_t(i))));
+    for (std::int64_t i = 0; i < capacity * k; ++i) {
+      const float v = random.normal(std::uint64_t(i));
+      x.push_back(float_to_bf16(codes() ? formats::round_e4m3(v) : v));  // either is exact
+    }
     for (std::size_t e = 0; e < counts.size(); ++e) {
       weights.push_back(test::make_matrix(stored.weights, n, k, 100 + 7 * e));
       pack(e);
     }
-    if (!stored.block_inputs) return;
+    if (!stored.block_inputs()) return;
     for (std::int64_t i = 0; i < (k + 127) / 128 * capacity; ++i)
       block_scales.push_back(0.25f + random.uniform(std::uint64_t(1 << 30) + std::uint64_t(i)));
   }
@@ -97,19 +106,28 @@ struct GemmCase {
           (block_scales.empty() ? 1 : block_scales[std::size_t(c / 128 * capacity + row)]));
     return sum;
   }
+  /// Rows and weights are E4M3 on their way into the tensor cores.
+  bool codes() const { return layout.code == TileCode::kE4m3Operand; }
+  /// Of one GEMM fed its own input, on bf16 tensor cores and on those of FP8.
+  double budget() const { return codes() ? 2e-3 : 1e-5; }
   std::size_t expert_bytes() const { return layout.bytes() + layout.factor_bytes(); }
   std::int64_t stride() const { return (n + 3) / 4 * 4; }
 
   /// The rows as the kernel reads them; what lies between experts is NaN.
   std::vector<std::byte> tiles() const {
-    RowTiles t{.data = nullptr, .capacity = capacity};
+    RowTiles t{.data = nullptr, .capacity = capacity, .codes = codes()};
     std::vector<std::byte> out(t.bytes(k), std::byte(0xff));
     t.data = out.data();
     for (std::size_t e = 0; e < counts.size(); ++e)
       for (std::int64_t r = offsets[e]; r < offsets[e] + counts[e]; ++r)
-        for (std::int64_t c = 0; c < layout.col_tiles() * kTileCols; ++c) {
+        for (std::int64_t c = 0; c < layout.col_tiles() * t.tile_cols(); ++c) {
           const std::uint16_t bits = c < k ? x[std::size_t(r * k + c)] : std::uint16_t(0);
-          std::memcpy(t.at(r, c / 8) + c % 8 * 2, &bits, 2);
+          const std::uint8_t code = formats::encode_e4m3(bf16_to_float(bits));
+          if (codes()) {
+            std::memcpy(t.at(r, c / 16) + c % 16, &code, 1);
+          } else {
+            std::memcpy(t.at(r, c / 8) + c % 8 * 2, &bits, 2);
+          }
         }
     return out;
   }
@@ -124,7 +142,7 @@ struct GemmCase {
         {.weights = w.data(),
          .expert_stride = std::int64_t(expert_bytes()),
          .layout = layout,
-         .x = {rows_in.data(), capacity},
+         .x = {.data = rows_in.data(), .capacity = capacity, .codes = codes()},
          .block_scales = scales.data(),
          .offsets = first.data(),
          .counts = count.data(),
@@ -188,21 +206,20 @@ std::int64_t differing(const GemmCase& c, const std::vector<float>& a,
   return count;
 }
 
-constexpr double kBudget = 1e-5;  // rule: a GEMM on bf16 tensor cores fed its own input
-
 void expect_tiers_agree(const Stored& stored) {
   for (const auto& [n, k] : {std::pair{64, 64}, {200, 160}, {129, 1024}, {72, 24}}) {
     SCOPED_TRACE(stored.name);
     const GemmCase c({0, 1, 70, 0, 300, 9, 257, 31, 5}, n, k, stored);
     const std::vector<float> first = c.run(kTokenTiles[0]);
-    EXPECT_LE(error_of(c, first), kBudget) << n << " " << k;
+    EXPECT_LE(error_of(c, first), c.budget()) << n << " " << k;
     EXPECT_GT(error_of(c, first, 1), 0.5) << "the control: the next expert's weights";
     // 64 has two tiers: one row of weight tiles where an expert's rows fit one tile, else two.
     std::vector<std::pair<std::int64_t, std::int64_t>> tiers{{64, 64}};
     for (std::int64_t tile : kTokenTiles) tiers.emplace_back(tile, 1 << 20);
+    if (c.codes()) tiers.emplace_back(kPrefillTile, 1 << 20);
     for (const auto& [tile, max_tokens] : tiers) {
       const std::vector<float> got = c.run(tile, max_tokens);
-      EXPECT_LE(error_of(c, got), kBudget) << "tier " << tile << ": " << n << " x " << k;
+      EXPECT_LE(error_of(c, got), c.budget()) << "tier " << tile << ": " << n << " x " << k;
       EXPECT_EQ(differing(c, got, first), 0) << "tier " << tile << ": " << n << " x " << k;
     }
   }
@@ -242,7 +259,7 @@ TEST_F(GroupedGemmCuda, ScalesOfAllSizesAndNan) {
           continue;
         }
         const double want = c.want(1, row, col), size = c.magnitude(1, row, col);
-        EXPECT_LE(std::abs(double(v) - want), 1e-5 * size) << col << " of " << row;
+        EXPECT_LE(std::abs(double(v) - want), c.budget() * size) << col << " of " << row;
       }
   }
 }
@@ -250,7 +267,7 @@ TEST_F(GroupedGemmCuda, ScalesOfAllSizesAndNan) {
 TEST_F(GroupedGemmCuda, OneExpertTakesAll) {
   for (std::int32_t rows : {1, 8, 64, 65, 511, 1024}) {
     const GemmCase c({0, rows, 0}, 96, 128);
-    EXPECT_LE(error_of(c, c.run(0)), kBudget) << rows;
+    EXPECT_LE(error_of(c, c.run(0)), c.budget()) << rows;
   }
   const GemmCase none({0, 0}, 96, 128);
   for (float v : none.run(0)) EXPECT_TRUE(std::isnan(v)) << "nothing is written";

@@ -19,6 +19,7 @@
 namespace switchyard::ops {
 namespace {
 
+using formats::ActivationQuant;
 using formats::Element;
 using formats::ScaleType;
 
@@ -64,9 +65,12 @@ struct Packed {
   std::vector<std::byte> bytes;
   std::vector<float> factors;
 
+  /// Element (r, c) as the tensor cores find it in rows of 128 bytes, their groups of 16 swizzled.
+  double operand_value(std::int64_t r, std::int64_t c) const;
   /// Element (r, c) of the packed rows, from the registers of the multiplication: thread 4 (r % 8)
   /// + c % 8 / 2 of warp r / 16; register 2 (c % 16 / 8) + r % 16 / 8; half c % 2; step c / 16.
   double value(std::int64_t r, std::int64_t c) const {
+    if (layout.code == TileCode::kE4m3Operand) return operand_value(r, c);
     const std::byte* tile =
         bytes.data() + (r / 64 * layout.col_tiles() + c / 64) * tile_bytes(layout.code);
     const std::int64_t row = r % 64, col = c % 64, step = col / 16;
@@ -96,27 +100,43 @@ struct Packed {
   }
 };
 
+double Packed::operand_value(std::int64_t r, std::int64_t c) const {
+  const std::int64_t tile = r / 64 * layout.col_tiles() + c / 128, col = c % 128;
+  const std::size_t at = std::size_t(tile * 8192 + r % 64 * 128 + ((col / 16) ^ (r % 8)) * 16);
+  const double code = double(formats::decode_e4m3(std::uint8_t(bytes[at + std::size_t(col % 16)])));
+  const std::byte* scales = bytes.data() + layout.row_tiles() * layout.col_tiles() * 8192;
+  return code * double(factors[std::size_t(r)]) *
+         double(read<float>(scales + tile * 8 + r % 16 / 8 * 4));
+}
+
 struct Case {
   const char* name;
   formats::WeightLayout weights;
-  bool block_inputs;
+  ActivationQuant inputs;
   TileCode code;
 };
 const Case kCases[] = {
-    {"channels", formats::kFp8ChannelLayout, false, TileCode::kE4m3},
-    {"tensor", formats::kFp8TensorLayout, false, TileCode::kE4m3},
-    {"blocks", formats::kFp8BlockLayout, true, TileCode::kE4m3Block},
-    {"tensor, block rows", formats::kFp8TensorLayout, true, TileCode::kE4m3Block},
-    {"mxfp4", kMxfp4, false, TileCode::kMxfp4},
-    {"nvfp4", formats::kNvfp4Layout, false, TileCode::kNvfp4},
-    {"nvfp4 per 32", formats::kNvfp4WideLayout, false, TileCode::kNvfp4Wide}};
+    {"channels", formats::kFp8ChannelLayout, ActivationQuant::kNone, TileCode::kE4m3},
+    {"tensor", formats::kFp8TensorLayout, ActivationQuant::kNone, TileCode::kE4m3},
+    {"blocks", formats::kFp8BlockLayout, ActivationQuant::kNone, TileCode::kE4m3Block},
+    {"channels, codes", formats::kFp8ChannelLayout, ActivationQuant::kFp8Token,
+     TileCode::kE4m3Operand},
+    {"tensor, codes", formats::kFp8TensorLayout, ActivationQuant::kFp8Tensor,
+     TileCode::kE4m3Operand},
+    {"blocks, codes", formats::kFp8BlockLayout, ActivationQuant::kFp8Block128,
+     TileCode::kE4m3Operand},
+    {"blocks, power-of-two codes", formats::kFp8BlockLayout, ActivationQuant::kFp8Block128Ue8m0,
+     TileCode::kE4m3Operand},
+    {"mxfp4", kMxfp4, ActivationQuant::kMxfp8, TileCode::kMxfp4},
+    {"nvfp4", formats::kNvfp4Layout, ActivationQuant::kNvfp4, TileCode::kNvfp4},
+    {"nvfp4 per 32", formats::kNvfp4WideLayout, ActivationQuant::kFp8Tensor, TileCode::kNvfp4Wide}};
 
 TEST(TileCodes, EveryRegisterHoldsItsWeight) {
   for (const Case& c : kCases)
     for (const auto& [rows, cols] : {std::pair{64, 256}, {200, 330}, {8, 16}, {130, 66}}) {
       SCOPED_TRACE(c.name);
       const formats::Matrix m = test::make_matrix(c.weights, rows, cols, 3);
-      const TileCode code = tile_code(c.weights, cols, c.block_inputs);
+      const TileCode code = tile_code(c.weights, cols, c.inputs);
       if (cols > 128) {
         EXPECT_EQ(code, c.code);
       }
@@ -125,7 +145,8 @@ TEST(TileCodes, EveryRegisterHoldsItsWeight) {
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t k = 0; k < cols; ++k)
           ASSERT_EQ(plain.value(r, k), m.value(r, k)) << r << " " << k;
-      for (std::int64_t k = cols; k < (cols + 63) / 64 * 64; ++k) EXPECT_EQ(plain.value(0, k), 0);
+      const std::int64_t end = plain.layout.col_tiles() * tile_cols(code);
+      for (std::int64_t k = cols; k < end; ++k) EXPECT_EQ(plain.value(0, k), 0);
     }
 }
 
@@ -170,7 +191,7 @@ TEST(TileCodes, EveryBlockScale) {
     ASSERT_EQ(scales.size(), 256u);
     for (std::size_t i = 0; i < 256; ++i) scales[i] = std::byte(i % 127);  // 127 is refused at load
     m.scales = scales;
-    Packed p({.rows = 16, .cols = cols, .code = tile_code(layout, cols, false)});
+    Packed p({.rows = 16, .cols = cols, .code = tile_code(layout, cols, ActivationQuant::kNvfp4)});
     p.add(m, RowPlace::kPlain);
     for (std::int64_t r = 0; r < 16; ++r)
       for (std::int64_t c = 0; c < cols; ++c)
@@ -184,22 +205,27 @@ TEST(TileCodes, ANanTakesItsRow) {
   codes[7 * 64 + 3] = std::byte(0x7f);
   codes[9 * 64 + 63] = std::byte(0xff);
   m.codes = codes;
-  Packed p({.rows = 20, .cols = 64, .code = TileCode::kE4m3});
-  p.add(m, RowPlace::kPlain);
-  for (std::int64_t r = 0; r < 20; ++r)
-    EXPECT_EQ(std::isnan(p.factors[std::size_t(r)]), r == 7 || r == 9) << r;
+  for (TileCode code : {TileCode::kE4m3, TileCode::kE4m3Operand}) {
+    Packed p({.rows = 20, .cols = 64, .code = code});
+    p.add(m, RowPlace::kPlain);
+    for (std::int64_t r = 0; r < 20; ++r)
+      EXPECT_EQ(std::isnan(p.factors[std::size_t(r)]), r == 7 || r == 9) << r;
+    for (std::byte b : p.bytes) EXPECT_NE(b & std::byte(0x7f), std::byte(0x7f));
+  }
 }
 
 TEST(TileCodes, WhatHasNoTilesIsNamed) {
-  const auto text = [](formats::WeightLayout l, bool blocks) {
-    return test::usage_error_of([&] { tile_code(l, 256, blocks); });
+  const auto text = [](formats::WeightLayout l, ActivationQuant inputs) {
+    return test::usage_error_of([&] { tile_code(l, 256, inputs); });
   };
   formats::WeightLayout odd = formats::kFp8BlockLayout;
   odd.block_cols = 64;
-  EXPECT_THAT(text(odd, true), testing::HasSubstr("128x64"));
-  EXPECT_THAT(text(kMxfp4, true), testing::HasSubstr("activations with scales per 128"));
-  EXPECT_THAT(text({.element = Element::kFp16}, false), testing::HasSubstr("fp16"));
-  EXPECT_EQ(tile_code({.element = Element::kBf16}, 256, false), TileCode::kBf16);
+  EXPECT_THAT(text(odd, ActivationQuant::kFp8Block128), testing::HasSubstr("128x64"));
+  EXPECT_THAT(text(kMxfp4, ActivationQuant::kFp8Block128),
+              testing::HasSubstr("activations with scales per 128"));
+  EXPECT_THAT(text({.element = Element::kFp16}, ActivationQuant::kNone),
+              testing::HasSubstr("fp16"));
+  EXPECT_EQ(tile_code({.element = Element::kBf16}, 256, ActivationQuant::kNone), TileCode::kBf16);
   const formats::Matrix m = test::make_matrix({.element = Element::kBf16}, 64, 64, 1);
   Packed p({.rows = 64, .cols = 64, .code = TileCode::kE4m3});
   EXPECT_THAT(test::usage_error_of([&] { p.add(m, RowPlace::kPlain); }),

@@ -61,6 +61,14 @@ TEST(Tile, OffsetsFollowTheSwizzle) {
   EXPECT_EQ(l.offset(8, 0), 1024u);
   EXPECT_EQ(l.offset(0, 64), 8192u);
   EXPECT_EQ(l.offset(64, 0), 3u * 8192u);
+  const TileLayout codes{.rows = 128, .cols = 192, .code = TileCode::kE4m3Operand};
+  EXPECT_EQ(codes.offset(0, 9), 9u);
+  EXPECT_EQ(codes.offset(1, 0), 128u + 16u);
+  EXPECT_EQ(codes.offset(3, 16), 3u * 128u + 32u);
+  EXPECT_EQ(codes.offset(0, 128), 8192u);
+  EXPECT_EQ(codes.offset(64, 0), 2u * 8192u);
+  EXPECT_EQ(codes.scales_at(), 4 * 8192);
+  EXPECT_EQ(codes.bytes(), 4u * 8192u + 64u);
 }
 
 // Rows for the kernels lie as a column of tiles does, with room for experts that start at 8.
@@ -70,6 +78,9 @@ TEST(Tile, RowsLieInTheSameSwizzle) {
   EXPECT_EQ(rows.bytes(65), memory.size());
   EXPECT_EQ(rows.at(3, 1) - rows.data, 3 * 128 + 32);
   EXPECT_EQ(rows.at(9, 8) - rows.data, 16 * 128 + 9 * 128 + 16);
+  const RowTiles codes{.data = memory.data(), .capacity = 16, .codes = true};
+  EXPECT_EQ(codes.bytes(129), memory.size());
+  EXPECT_EQ(codes.at(3, 1) - codes.data, 3 * 128 + 32);
   EXPECT_EQ(sorted_capacity(8, 128), 64);
   EXPECT_EQ(sorted_capacity(32768, 128), 32768 + 7 * 128);
   EXPECT_EQ(sorted_capacity(0, 4), 0);

@@ -183,7 +183,7 @@ class LayerBench {
     r.expert_bytes = layer_.expert_stored_bytes();
     r.packed_bytes = layer_.packed_bytes();
     r.flops = layer_flops(layer_.problem(), tokens);
-    r.budget = layer::budgets_of(layer_.impl().routed().shape.quant).oracle;
+    r.budget = layer::budgets_of(layer_.impl()).oracle;
     r.tactics = layer_.tactics(tokens);
     r.notices = layer_.notices();
     r.layers = std::int64_t(layers_.size());
@@ -204,7 +204,7 @@ class LayerBench {
     bool same_bits = false;
     const layer::Judgement j = call.check(r.checked_tokens, same_bits);
     r.rel_l2 = j.rel_l2_oracle;
-    r.ok = same_bits && j.ok(layer::budgets_of(layer_.impl().routed().shape.quant));
+    r.ok = same_bits && j.ok(layer::budgets_of(layer_.impl()));
     if (!same_bits) r.notices.push_back("a token alone has other bits than in the batch");
   }
 

@@ -124,7 +124,7 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
 Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   Measurement m;
   describe(layer, o, m);
-  m.budget = layer::budgets_of(layer.impl().routed().shape.quant).oracle;
+  m.budget = layer::budgets_of(layer.impl()).oracle;
   m.ok = true;
   if (o.tokens == 0) return m;
   LayerCall call({&layer, 1}, {o.tokens, o.routing, o.seed});
@@ -138,7 +138,7 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   bool same_bits = false;
   const layer::Judgement j = call.check(m.checked_tokens, same_bits);
   m.rel_l2 = j.rel_l2_oracle;
-  m.ok = same_bits && j.ok(layer::budgets_of(layer.impl().routed().shape.quant));
+  m.ok = same_bits && j.ok(layer::budgets_of(layer.impl()));
   if (!same_bits) m.notices.push_back("a token alone has other bits than in the batch");
   return m;
 }

@@ -136,7 +136,7 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
 
   const layer::Judgement j = layer::judge(
       layer.impl(), {trial.tokens, trial.hidden.data(), vocab > 0 ? ids.data() : nullptr, {}});
-  const layer::Budgets budgets = layer::budgets_of(layer.impl().routed().shape.quant);
+  const layer::Budgets budgets = layer::budgets_of(layer.impl());
   VerifiedLayer v;
   v.layer = entry.index;
   v.block = layer.impl().weights().block;

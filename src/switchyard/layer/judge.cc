@@ -10,14 +10,26 @@
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/oracle.h"
 #include "switchyard/layer/single_rank.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 
 namespace switchyard::layer {
 namespace {
 
 using formats::ActivationQuant;
 
-// Scales computed in fp32 and in double differ in their last places; codes differ by a step.
-constexpr double kSameCode = 1e-3;
+// Scales of sums in fp32 differ in their last places, those behind the tensor cores' sums of E4M3
+// by what its budget allows; codes differ by a step, a fifteenth or more.
+constexpr double kSameE4m3 = 1e-2;
+
+/// Whether the bank's multiplications are those of E4M3.
+bool sums_e4m3(const Layer& layer, const ExpertBank& bank) {
+  return on_cuda(layer) && ops::multiplies_codes(bank.shape);
+}
+
+/// How far apart the values of one code may lie.
+double same_code(const Layer& layer, const ExpertBank& bank) {
+  return sums_e4m3(layer, bank) ? kSameE4m3 : kSameCode;
+}
 
 struct LeafRun {
   std::vector<std::byte> hidden, out;
@@ -86,15 +98,17 @@ Flips count_flips(const Layer& layer, const LeafRun& run, const OracleResult& or
     for (std::size_t r = 0; r < oracle.ids.size(); ++r)
       if (oracle.ids[r] >= 0 && oracle.ids[r] < s.experts &&
           swapped.count(std::int64_t(r) / s.top_k) == 0)
-        j.codes_differing += find_flips({run.inter, oracle.inter, s.inter}, r, f.routed);
+        j.codes_differing += find_flips(
+            {run.inter, oracle.inter, s.inter, same_code(layer, layer.routed())}, r, f.routed);
   }
   const ExpertBank* shared = layer.shared();
   if (shared == nullptr || !requantises(shared->shape.quant)) return f;
   f.shared.resize(oracle.shared_inter.size() / std::size_t(shared->shape.inter));
   j.codes += std::int64_t(oracle.shared_inter.size());
   for (std::size_t t = 0; t < f.shared.size(); ++t)
-    j.codes_differing +=
-        find_flips({run.shared_inter, oracle.shared_inter, shared->shape.inter}, t, f.shared);
+    j.codes_differing += find_flips(
+        {run.shared_inter, oracle.shared_inter, shared->shape.inter, same_code(layer, *shared)}, t,
+        f.shared);
   return f;
 }
 
@@ -130,7 +144,7 @@ std::int64_t find_flips(const Codes& c, std::size_t r, std::vector<std::uint8_t>
   std::int64_t count = 0;
   for (std::size_t i = r * std::size_t(c.width); i < (r + 1) * std::size_t(c.width); ++i) {
     const double a = c.leaf[i], b = c.oracle[i];
-    const bool same = std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b));
+    const bool same = std::abs(a - b) <= c.same * std::max(std::abs(a), std::abs(b));
     if (same || (std::isnan(a) && std::isnan(b))) continue;
     ++count;
     flipped[r] = 1;
@@ -149,6 +163,13 @@ Budgets budgets_of(ActivationQuant q) {
     default:
       return {2e-3, 0.06};
   }
+}
+
+Budgets budgets_of(const Layer& layer) {
+  Budgets b = budgets_of(layer.routed().shape.quant);
+  const bool shared = layer.shared() != nullptr && sums_e4m3(layer, *layer.shared());
+  if (shared || sums_e4m3(layer, layer.routed())) b.flips = kE4m3Flips;
+  return b;
 }
 
 double rel_l2(const double* y, const double* r, std::size_t size) { return rel_l2(y, r, size, 0); }
@@ -180,7 +201,7 @@ double rel_l2(const double* y, const double* r, std::size_t size, double slack) 
 bool Judgement::ok(const Budgets& b) const {
   // NaN fails: every comparison with it is false.
   return rel_l2_oracle <= b.oracle && ids_differing == 0 &&
-         double(codes_differing) <= std::max(1.0, kCodeFlips * double(codes));
+         double(codes_differing) <= std::max(1.0, b.flips * double(codes));
 }
 
 Judgement judge(const Layer& layer, const JudgeArgs& a) {

@@ -264,8 +264,8 @@ class RankOracle {
 
   std::vector<double> count_flips(std::vector<std::uint8_t>& flipped, Judgement& j) {
     if (!requantises(bank_.shape.quant)) return {};
-    const std::vector<double> leaf = leaf_codes({layer_, *layer_.options().leaf, bank_, tokens_,
-                                                 board_.hidden(), ids_.data(), weights_.data()});
+    std::vector<double> leaf = leaf_codes({layer_, *layer_.options().leaf, bank_, tokens_,
+                                           board_.hidden(), ids_.data(), weights_.data()});
     for (std::size_t r = 0; r < choices_; ++r) {
       if (ids_[r] < 0 || ids_[r] >= bank_.shape.experts) continue;
       j.codes += bank_.shape.inter;
@@ -393,7 +393,7 @@ void unite(comm::Group& group, Judgement& j) {
 }  // namespace
 
 Budgets budgets_of(const RankLayer& layer) {
-  Budgets out = budgets_of(layer.part().routed().shape.quant);
+  Budgets out = budgets_of(layer.part());
   // A value within the budget of a code's edge takes either code: a move by one step of relative
   // size s, of a share of the values that is about budget / s, adds sqrt(s * budget).
   constexpr double kFp8Step = 0x1p-3, kNvfp4Step = 0x1p-1;

@@ -33,7 +33,8 @@ class TokenColumns {
       : g_(g),
         x_(g.x + token * g.x_stride),
         aligned_(reinterpret_cast<std::uintptr_t>(x_) % 16 == 0),
-        groups_((g.hidden + kTileCols - 1) / kTileCols * 8) {}
+        groups_((g.hidden + g.out.tiles.tile_cols() - 1) / g.out.tiles.tile_cols() *
+                (g.out.tiles.tile_cols() / 8)) {}
 
   /// Groups of eight columns in whole tiles.
   __device__ std::int64_t groups() const { return groups_; }
@@ -86,6 +87,11 @@ class TokenColumns {
     float scale = g_.static_scale;
     if (g_.quant == formats::ActivationQuant::kFp8Token)
       scale = formats::fp8_activation_scale(amax, false);
+    if (g_.out.tiles.codes) {
+      scale_block(v, scale);
+      store_scales(group, scale, to);
+      return store_codes(group, make_uint2(e4m3_codes(v, scale), e4m3_codes(v + 4, scale)), to);
+    }
     if (g_.out.tiles.planes == 2) {
       split_fp16(v, bits, low);
     } else {
@@ -102,10 +108,7 @@ class TokenColumns {
           formats::fp8_activation_scale(amax_of_lanes<16>(amax_of_values(v)),
                                         g_.quant == formats::ActivationQuant::kFp8Block128Ue8m0);
   }
-  __device__ bool has_block_scales() const {
-    return g_.quant == formats::ActivationQuant::kFp8Block128 ||
-           g_.quant == formats::ActivationQuant::kFp8Block128Ue8m0;
-  }
+  __device__ bool has_block_scales() const { return ops::has_block_scales(g_.quant); }
   __device__ void store_scales(std::int64_t group, float scale, const TokenRows& to) const {
     const bool block = has_block_scales() && group % 16 == 0 && group * 8 < g_.hidden;
     const bool token = g_.out.token_scales && group == 0;
@@ -124,6 +127,13 @@ class TokenColumns {
       *reinterpret_cast<uint4*>(g_.out.tiles.at(row, group)) = high;
       if (g_.out.tiles.planes == 2) *reinterpret_cast<uint4*>(g_.out.tiles.at(row, group, 1)) = low;
     }
+  }
+
+  __device__ void store_codes(std::int64_t group, uint2 codes, const TokenRows& to) const {
+    if (group >= groups_) return;
+    for (int j = 0; j < to.top_k; ++j)
+      if (to.rows[j] >= 0)
+        *reinterpret_cast<uint2*>(g_.out.tiles.at(to.rows[j], group / 2) + group % 2 * 8) = codes;
   }
 
   const DeviceGather& g_;

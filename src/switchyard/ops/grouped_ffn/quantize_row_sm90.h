@@ -49,12 +49,39 @@ __device__ float row_scale(const RowTarget& to, std::int64_t groups, const Load&
   return formats::fp8_activation_scale(amax_of_lanes<32>(amax), false);
 }
 
+/// The same as E4M3 codes, 16 columns of each lane. `scale` is the row's.
+template <class Load>
+__device__ void quantize_to_codes(const RowTarget& to, std::int64_t row, float scale,
+                                  const Load& load) {
+  const std::int64_t cols = to.out.tiles.tile_cols(), groups = (to.cols + cols - 1) / cols * 8;
+  const bool power_of_two = to.quant == formats::ActivationQuant::kFp8Block128Ue8m0;
+  for (std::int64_t from = 0; from < groups; from += 32) {  // all lanes go round together
+    const std::int64_t group = from + lane_of();
+    float v[2][8];
+    load(group * 16, v[0]);
+    load(group * 16 + 8, v[1]);
+    if (has_block_scales(to.quant)) {
+      const int amax = max(int(formats::float_bits(amax_of_values(v[0]))),
+                           int(formats::float_bits(amax_of_values(v[1]))));
+      scale = formats::fp8_activation_scale(
+          amax_of_lanes<8>(formats::bits_float(std::uint32_t(amax))), power_of_two);
+      if (lane_of() % 8 == 0 && group < groups)
+        to.out.block_scales[group / 8 * to.out.tiles.capacity + row] = scale;
+    }
+    if (group >= groups) continue;
+    *reinterpret_cast<uint4*>(to.out.tiles.at(row, group)) =
+        make_uint4(e4m3_codes(v[0], scale), e4m3_codes(v[0] + 4, scale), e4m3_codes(v[1], scale),
+                   e4m3_codes(v[1] + 4, scale));
+  }
+}
+
 /// Quantises the row that `load(col, v)` gives eight columns of, 0 behind the last.
 template <class Load>
 __device__ void quantize_row(const RowTarget& to, std::int64_t row, const Load& load) {
   const std::int64_t groups = (to.cols + kTileCols - 1) / kTileCols * 8;
   const float scale = row_scale(to, groups, load);
   if (lane_of() == 0 && to.out.token_scales) to.out.token_scales[row] = scale;
+  if (to.out.tiles.codes) return quantize_to_codes(to, row, scale, load);
   for (std::int64_t from = 0; from < groups; from += 32) {  // all lanes go round together
     const std::int64_t group = from + lane_of();
     float v[8];
@@ -82,36 +109,6 @@ __device__ inline uint4 load_group(const DeviceGather& g, const std::uint16_t* x
     v[i] = (c < g.hidden ? x[c] : 0u) | (c + 1 < g.hidden ? x[c + 1] : 0u) << 16;
   }
   return {v[0], v[1], v[2], v[3]};
-}
-
-/// The bits of bf16 tokens, as they are.
-__device__ inline void copy_row(const DeviceGather& g, std::int64_t row, const std::uint16_t* x,
-                                bool aligned) {
-  const std::int64_t groups = (g.hidden + kTileCols - 1) / kTileCols * 8;
-#pragma unroll 4
-  for (std::int64_t group = lane_of(); group < groups; group += 32)
-    *reinterpret_cast<uint4*>(g.out.tiles.at(row, group)) = load_group(g, x, group * 8, aligned);
-}
-
-/// One warp brings one sorted row.
-__device__ inline void gather_row(const DeviceGather& g, std::int64_t top_k, std::int64_t row,
-                                  std::int32_t choice) {
-  const std::uint16_t* x = g.x + choice / top_k * g.x_stride;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
-  const bool plain = g.quant == formats::ActivationQuant::kNone && g.dtype == Dtype::kBf16;
-  if (plain && !g.weights) return copy_row(g, row, x, aligned);
-  const float weight = g.weights ? g.weights[choice] : 1.0f;
-  quantize_row({g.quant, g.hidden, g.static_scale, g.out}, row,
-               [&](std::int64_t col, float(&v)[8]) {
-                 const uint4 four = load_group(g, x, col, aligned);
-                 const std::uint32_t pairs[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                 for (int i = 0; i < 8; ++i) {
-                   const auto bits = std::uint16_t(pairs[i / 2] >> (i % 2 * 16));
-                   v[i] = g.dtype == Dtype::kFp16 ? fp16_to_float(bits) : bf16_to_float(bits);
-                   if (g.weights) v[i] *= weight;
-                 }
-               });
 }
 
 }  // namespace switchyard::ops::sm90

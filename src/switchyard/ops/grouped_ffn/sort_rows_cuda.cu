@@ -145,6 +145,16 @@ __global__ void __launch_bounds__(32 * kGatherWarps) quantize_kernel(const Devic
   });
 }
 
+/// The value at a column of quantised rows, without its scales.
+__device__ double stored_value(const RowTiles& tiles, std::int64_t row, std::int64_t col) {
+  if (tiles.codes) return formats::decode_e4m3(std::uint8_t(*(tiles.at(row, col / 16) + col % 16)));
+  double v = 0;
+  for (std::int64_t plane = 0; plane < tiles.planes; ++plane)
+    v += bf16_to_float(
+        *reinterpret_cast<const std::uint16_t*>(tiles.at(row, col / 8, plane) + col % 8 * 2));
+  return v;
+}
+
 __global__ void __launch_bounds__(32 * kGatherWarps) capture_kernel(const DeviceCapture a) {
   sm90::wait_for_previous_launch();
   const std::int64_t choice = blockIdx.x, row = a.sorted_of[choice];
@@ -154,10 +164,7 @@ __global__ void __launch_bounds__(32 * kGatherWarps) capture_kernel(const Device
     scale *= *reinterpret_cast<const float*>(a.static_scale + a.ids[choice] * a.stride);
   const RowTiles& tiles = a.rows.tiles;
   for (std::int64_t col = threadIdx.x; col < a.cols; col += blockDim.x) {
-    double v = 0;
-    for (std::int64_t plane = 0; plane < tiles.planes; ++plane)
-      v += bf16_to_float(
-          *reinterpret_cast<const std::uint16_t*>(tiles.at(row, col / 8, plane) + col % 8 * 2));
+    double v = stored_value(tiles, row, col);
     if (a.rows.block_scales) v *= a.rows.block_scales[col / 128 * tiles.capacity + row];
     a.out[choice * a.cols + col] = v * scale;
   }

@@ -19,7 +19,8 @@ constexpr std::int64_t kAlignment = Arena::kAlign;
 
 /// Columns of FC2 and of the intermediate, whole tiles.
 std::int64_t padded_inter(const FfnShape& s) {
-  return (s.inter + kTileCols - 1) / kTileCols * kTileCols;
+  const std::int64_t cols = tile_cols(tile_code(s.weights, s.inter, s.quant));
+  return (s.inter + cols - 1) / cols * cols;
 }
 
 class Offsets {
@@ -53,10 +54,6 @@ void pack_bias(const std::vector<float>& bias, std::size_t at, std::span<std::by
   if (!bias.empty()) std::memcpy(packed.data() + at, bias.data(), bias.size() * sizeof(float));
 }
 
-bool block_inputs(const FfnShape& s) {
-  return s.quant == ActivationQuant::kFp8Block128 || s.quant == ActivationQuant::kFp8Block128Ue8m0;
-}
-
 /// fp16 takes two planes where nothing quantises it.
 std::int64_t input_planes(const FfnShape& s) {
   return s.quant == ActivationQuant::kNone && s.dtype == Dtype::kFp16 ? 2 : 1;
@@ -72,10 +69,13 @@ struct Buffers {
 
 DeviceRows take_rows(Arena& arena, const FfnShape& s, std::int64_t capacity, std::int64_t cols,
                      bool token_scales) {
-  DeviceRows r{.tiles = {.data = nullptr, .capacity = capacity, .planes = input_planes(s)}};
+  DeviceRows r{.tiles = {.data = nullptr,
+                         .capacity = capacity,
+                         .planes = input_planes(s),
+                         .codes = multiplies_codes(s)}};
   r.tiles.data = arena.take<std::byte>(r.tiles.bytes(cols)).data();
   if (token_scales) r.token_scales = arena.take<float>(std::size_t(capacity)).data();
-  if (block_inputs(s))
+  if (has_block_scales(s.quant))
     r.block_scales = arena.take<float>(std::size_t((cols + 127) / 128 * capacity)).data();
   return r;
 }
@@ -154,22 +154,23 @@ void run_fc1(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
   const ExpertLayout& l = *a.layout;
   const TileLayout tiles = fc1_tiles(s);
-  const bool rows = ends_in_rows(s.quant);
-  gemm_activation_cuda(gemm_of(a, {tiles, l.up_codes, b.x}, b),
-                       {.scales = {factors_of(a, tiles, l.up_scales), b.x.token_scales, nullptr},
-                        .gate_bias = s.bias && s.gated ? a.packed + l.gate_bias : nullptr,
-                        .up_bias = s.bias ? a.packed + l.up_bias : nullptr,
-                        .stride = std::int64_t(l.bytes),
-                        .params = a.activation,
-                        .quant = s.quant,
-                        .static_scale = fc2_scale(a),
-                        .out = b.inter.tiles,
-                        .rows = rows ? b.rows.data() : nullptr,
-                        .rows_stride = padded_inter(s),
-                        .inter = s.inter,
-                        .gated = s.gated},
-                       a.stream, tile_of(a, &TileTactic::fc1_tile));
-  if (!rows) return;
+  const bool written = gemm_activation_cuda(
+      gemm_of(a, {tiles, l.up_codes, b.x}, b),
+      {.scales = {factors_of(a, tiles, l.up_scales), b.x.token_scales, nullptr},
+       .gate_bias = s.bias && s.gated ? a.packed + l.gate_bias : nullptr,
+       .up_bias = s.bias ? a.packed + l.up_bias : nullptr,
+       .stride = std::int64_t(l.bytes),
+       .params = a.activation,
+       .quant = s.quant,
+       .static_scale = fc2_scale(a),
+       .out = b.inter.tiles,
+       .block_scales = b.inter.block_scales,
+       .rows = ends_in_rows(s.quant) ? b.rows.data() : nullptr,
+       .rows_stride = padded_inter(s),
+       .inter = s.inter,
+       .gated = s.gated},
+      a.stream, tile_of(a, &TileTactic::fc1_tile));
+  if (written) return;
   quantize_rows_cuda({.rows = b.rows.data(),
                       .stride = padded_inter(s),
                       .cols = s.inter,
@@ -263,15 +264,18 @@ void check_expert(const FfnShape& s, const checkpoint::ExpertWeights& e) {
 
 }  // namespace
 
+bool multiplies_codes(const FfnShape& s) {
+  return s.weights.element == formats::Element::kE4m3 && has_e4m3_codes(s.quant);
+}
+
 TileLayout fc1_tiles(const FfnShape& s) {
   return {.rows = padded_inter(s) * (s.gated ? 2 : 1),
           .cols = s.hidden,
-          .code = tile_code(s.weights, s.hidden, block_inputs(s))};
+          .code = tile_code(s.weights, s.hidden, s.quant)};
 }
 
 TileLayout fc2_tiles(const FfnShape& s) {
-  return {
-      .rows = s.hidden, .cols = s.inter, .code = tile_code(s.weights, s.inter, block_inputs(s))};
+  return {.rows = s.hidden, .cols = s.inter, .code = tile_code(s.weights, s.inter, s.quant)};
 }
 
 ExpertLayout tile_expert_layout(const FfnShape& s) {

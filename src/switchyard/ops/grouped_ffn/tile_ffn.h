@@ -12,6 +12,9 @@ TileLayout fc1_tiles(const FfnShape& shape);
 /// FC2's packed matrix.
 TileLayout fc2_tiles(const FfnShape& shape);
 
+/// Whether both GEMMs multiply E4M3 codes by E4M3 codes, and not values decoded to bf16.
+bool multiplies_codes(const FfnShape& shape);
+
 /// Geometry of one tile-packed expert: FC1 at up_codes, FC2 at down_codes, the factors of their
 /// rows at up_scales and down_scales, biases unpadded.
 ///

@@ -17,10 +17,12 @@ constexpr double kNear = 1.5;
 /// allocates nothing.
 bool serves(const FfnCall& call, const TileLayout& tiles, std::int64_t tile) {
   const FfnShape& s = *call.shape;
-  if (tile == kPrefillTile)
-    return s.quant == formats::ActivationQuant::kNone && s.dtype == Dtype::kBf16 &&
-           tiles.factor_bytes() == 0 &&
+  if (tile == kPrefillTile) {
+    const bool bf16 = s.quant == formats::ActivationQuant::kNone && s.dtype == Dtype::kBf16 &&
+                      tiles.factor_bytes() == 0;
+    return (bf16 || multiplies_codes(s)) &&
            serves_prefill({.layout = tiles, .x = {.planes = 1}, .experts = s.experts});
+  }
   return std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles);
 }
 

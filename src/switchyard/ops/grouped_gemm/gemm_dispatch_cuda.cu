@@ -12,6 +12,8 @@ void with_tiles(TileCode code, Visit visit) {
   switch (code) {
     case TileCode::kBf16:
       return visit(sm90::TileGemm<TileCode::kBf16>{});
+    case TileCode::kE4m3Operand:
+      return visit(sm90::TileGemm<TileCode::kE4m3Operand>{});
     case TileCode::kE4m3:
       return visit(sm90::TileGemm<TileCode::kE4m3>{});
     case TileCode::kE4m3Block:
@@ -29,6 +31,8 @@ bool unscaled(const SumScales& s) {
   return s.factors == nullptr && s.tokens == nullptr && s.experts == nullptr;
 }
 
+bool has_codes(const DeviceGemm& gemm) { return gemm.layout.code == TileCode::kE4m3Operand; }
+
 /// Whether the call takes the prefill tier, which `built` says is built for its end.
 bool takes_prefill(const char* what, const DeviceGemm& gemm, bool built, std::int64_t tile) {
   if (tile == 0) return built && prefers_prefill(gemm);
@@ -39,19 +43,25 @@ bool takes_prefill(const char* what, const DeviceGemm& gemm, bool built, std::in
 
 }  // namespace
 
-void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
+bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
                           std::int64_t tile) {
   ensure(ends_in_rows(end.quant) == (end.rows != nullptr),
          "grouped GEMM of FC1: fp32 rows are for quantisers that need them");
-  const bool bf16 = end.quant == formats::ActivationQuant::kNone && end.out.planes == 1;
-  if (takes_prefill("grouped GEMM of FC1", gemm, bf16 && unscaled(end.scales), tile))
-    return gemm_activation_prefill_cuda(gemm, end, stream);
+  const bool bf16 =
+      end.quant == formats::ActivationQuant::kNone && end.out.planes == 1 && unscaled(end.scales);
+  if (takes_prefill("grouped GEMM of FC1", gemm, bf16 || has_codes(gemm), tile)) {
+    if (has_codes(gemm)) return gemm_activation_prefill_e4m3_cuda(gemm, end, stream);
+    gemm_activation_prefill_cuda(gemm, end, stream);
+    return true;
+  }
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.activation(gemm, end, stream, tile); });
+  return end.rows == nullptr;
 }
 
 void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile) {
-  if (takes_prefill("grouped GEMM of FC2", gemm, unscaled(end.scales), tile))
-    return gemm_rows_prefill_cuda(gemm, end, stream);
+  if (takes_prefill("grouped GEMM of FC2", gemm, unscaled(end.scales) || has_codes(gemm), tile))
+    return has_codes(gemm) ? gemm_rows_prefill_e4m3_cuda(gemm, end, stream)
+                           : gemm_rows_prefill_cuda(gemm, end, stream);
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.rows(gemm, end, stream, tile); });
 }
 

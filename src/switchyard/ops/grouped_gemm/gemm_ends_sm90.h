@@ -96,6 +96,11 @@ __device__ inline void write_quad(const ActivationEnd& end, const RowQuantizer& 
         make_float4(y.v[0], y.v[1], y.v[2], y.v[3]);
     return;
   }
+  if (end.out.codes) {
+    *reinterpret_cast<std::uint32_t*>(end.out.at(row, col / 16) + col % 16) =
+        e4m3_codes(y.v, q.scale);
+    return;
+  }
   std::uint16_t bits[4], low[4];
   if (end.out.planes == 2) {
     split_fp16(y.v, bits, low);

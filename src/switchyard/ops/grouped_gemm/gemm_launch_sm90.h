@@ -50,6 +50,23 @@ void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream 
   }
 }
 
+/// The tiers of weights whose sums join those of other columns: they take twice the registers.
+template <class Code, class End>
+void launch_joined(const char* what, const DeviceGemm& g, const End& end, Stream stream,
+                   std::int64_t tile) {
+  switch (tile) {
+    case 8:
+      return launch_shared_tier<Code, 1, 8>(what, g, end, stream);
+    case 16:
+    case 32:
+      return launch_shared_tier<Code, 1, 32>(what, g, end, stream);
+    case 64:
+      return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
+    default:
+      return launch_tier<Tier<Code, 2, 128>>(what, g, end, stream);
+  }
+}
+
 /// The tiers of weights that are decoded in registers: four warpgroups a multiprocessor, so that
 /// one decodes while others wait, as far as 96 registers a thread hold the sums.
 template <class Code, class End>
@@ -100,6 +117,8 @@ void launch_gemm(const char* what, const DeviceGemm& g, const End& end, Stream s
     launch_decoded_blocks<Code>(what, g, end, stream, tile);
   } else if constexpr (Code::kDecoded) {
     launch_decoded<Code>(what, g, end, stream, tile);
+  } else if constexpr (Code::kBlockSums) {
+    launch_joined<Code>(what, g, end, stream, tile);
   } else {
     launch_plain<Code>(what, g, end, stream, tile);
   }

@@ -16,8 +16,8 @@ std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int
 }
 
 bool serves_prefill(const DeviceGemm& gemm) {
-  return gemm.layout.code == TileCode::kBf16 && gemm.x.planes == 1 &&
-         gemm.experts <= kPrefillExperts;
+  const bool bf16 = gemm.layout.code == TileCode::kBf16 && gemm.x.planes == 1;
+  return (bf16 || gemm.layout.code == TileCode::kE4m3Operand) && gemm.experts <= kPrefillExperts;
 }
 
 bool prefers_prefill(const DeviceGemm& gemm) {

@@ -47,13 +47,14 @@ struct SumScales {
   const std::byte* experts = nullptr;
 };
 
-/// FC1's end: scales, biases, activation, and the quantiser in front of FC2 where 32 columns
+/// FC1's end: scales, biases, activation, and the quantiser in front of FC2 where a tile's columns
 /// suffice for it; else fp32 rows for quantize_rows_cuda().
 ///
 /// Shapes:  gate_bias, up_bias: expert e's [inter] fp32 at + e * stride bytes, or null; params
 ///          [experts]; out: FC2's input, columns from inter to the end of the tiles become 0;
-///          static_scale: expert e's at + e * stride, read by static quantisers; rows: fp32 with
-///          rows_stride, a multiple of 4, for ends_in_rows().
+///          block_scales: of `out`, as in DeviceGemm, for quantisers that have them; static_scale:
+///          expert e's at + e * stride, read by static quantisers; rows: fp32 with rows_stride, a
+///          multiple of 4, for quantisers that may need them.
 /// Units:   dtype: what kNone rounds to.
 struct ActivationEnd {
   SumScales scales;
@@ -64,13 +65,14 @@ struct ActivationEnd {
   formats::ActivationQuant quant = formats::ActivationQuant::kNone;
   const std::byte* static_scale = nullptr;
   RowTiles out;
+  float* block_scales = nullptr;
   float* rows = nullptr;
   std::int64_t rows_stride = 0;
   std::int64_t inter = 0;
   bool gated = true;
 };
 
-/// True for quantisers that need more of a row than FC1's end sees.
+/// True for quantisers that need more of a row than FC1's end sees in most tiers.
 constexpr bool ends_in_rows(formats::ActivationQuant q) {
   return q == formats::ActivationQuant::kFp8Block128 ||
          q == formats::ActivationQuant::kFp8Block128Ue8m0 ||
@@ -95,12 +97,13 @@ inline constexpr std::int64_t kTokenTiles[] = {8, 16, 32, 64, 128};
 /// The tier that a call of these sizes runs: tokens per tile. The choice changes no bit.
 std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts);
 
-/// FC1 (the rows of both projections paired, see paired_row()), enqueued on `stream`.
+/// FC1 (the rows of both projections paired, see paired_row()), enqueued on `stream`. Returns
+/// whether `end.out` is written; else end.rows are, and wait for quantize_rows_cuda().
 ///
 /// `tile` forces a tier of kTokenTiles, or the one of gemm_prefill_cuda.h; 0 chooses. It has no
 /// default, so that a tactic cannot be lost on its way here: no bit would show it.
 /// Errors:  DeviceError when the launch fails, or when the build has no CUDA.
-void gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
+bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
                           std::int64_t tile);
 /// FC2, as gemm_activation_cuda().
 void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile);

@@ -11,7 +11,7 @@ namespace {
 
 }  // namespace
 
-void gemm_activation_cuda(const DeviceGemm&, const ActivationEnd&, Stream, std::int64_t) {
+bool gemm_activation_cuda(const DeviceGemm&, const ActivationEnd&, Stream, std::int64_t) {
   refuse();
 }
 void gemm_rows_cuda(const DeviceGemm&, const RowsEnd&, Stream, std::int64_t) { refuse(); }

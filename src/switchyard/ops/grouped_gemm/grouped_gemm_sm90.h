@@ -215,7 +215,9 @@ __device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stage
   float acc[tokens / 2];
 #pragma unroll
   for (int i = 0; i < tokens / 2; ++i) acc[i] = 0;
-  if constexpr (!Tier::Weights::kDecoded) {
+  if constexpr (requires { Tier::Weights::template multiply<Tier, tokens>(from, tile, acc); }) {
+    Tier::Weights::template multiply<Tier, tokens>(from, tile, acc);
+  } else if constexpr (!Tier::Weights::kDecoded) {
     multiply_plain<Tier, tokens>(from, acc);
   } else if constexpr (Tier::Weights::kBlockSums) {
     multiply_blocks<Tier, tokens>(from, acc);

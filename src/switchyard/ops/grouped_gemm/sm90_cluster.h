@@ -45,29 +45,30 @@ __device__ inline void barrier_arrive_at(std::uint64_t* bar, std::uint32_t rank)
       : "memory");
 }
 
-/// Whether the phase of parity `parity` has completed.
-__device__ inline bool barrier_try(std::uint64_t* bar, std::uint32_t parity) {
-  std::uint32_t done;
+/// Waits for a phase that other blocks complete. A cluster that lost its way traps after 2e10
+/// cycles, seconds, and does not hold the device for ever. One statement, because a trap that is a
+/// block of its own keeps the compiler from giving a warpgroup more than its equal share of
+/// registers.
+__device__ inline void barrier_wait_bounded(std::uint64_t* bar, std::uint32_t parity) {
   asm volatile(
       "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(shared_address(bar)), "r"(parity)
+      ".reg .pred done, late;\n"
+      ".reg .u64 start, now;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra.uni over;\n"
+      "mov.u64 start, %%clock64;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra.uni over;\n"
+      "mov.u64 now, %%clock64;\n"
+      "sub.u64 now, now, start;\n"
+      "setp.gt.u64 late, now, 20000000000;\n"
+      "@late trap;\n"
+      "bra.uni again;\n"
+      "over:\n"
+      "}\n" ::"r"(shared_address(bar)),
+      "r"(parity)
       : "memory");
-  return done != 0;
-}
-
-/// Waits for a phase that other blocks complete. A cluster that lost its way traps after seconds
-/// and does not hold the device for ever.
-__device__ inline void barrier_wait_bounded(std::uint64_t* bar, std::uint32_t parity) {
-  constexpr long long kCycles = 20'000'000'000;
-  if (barrier_try(bar, parity)) return;
-  const long long start = clock64();
-  while (!barrier_try(bar, parity))
-    if (clock64() - start > kCycles) __trap();
 }
 
 /// copy_bulk() to the same place in both blocks of a pair; completes on the same barrier in each.

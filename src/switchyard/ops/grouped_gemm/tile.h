@@ -17,11 +17,13 @@ inline constexpr std::int64_t kTileRows = 64, kTileCols = 64;
 /// Units: bytes.
 inline constexpr std::int64_t kTileRowBytes = 2 * kTileCols, kTileBytes = kTileRows * kTileRowBytes;
 
-/// What a tile holds. bf16 lies as the tensor cores read shared memory; the others lie in the order
-/// of a warpgroup's operand registers, so that each thread loads and decodes its own part.
+/// What a tile holds. bf16 and E4M3 operands lie as the tensor cores read shared memory; the others
+/// lie in the order of a warpgroup's operand registers, so that each thread loads and decodes its
+/// own part.
 enum class TileCode : std::uint8_t {
   kBf16,
-  kE4m3,       // codes alone
+  kE4m3Operand,  // 128 columns; behind all tiles two fp32 scales of each, as in kE4m3Block
+  kE4m3,         // codes alone
   kE4m3Block,  // and two fp32 scales: of the rows r with r % 16 < 8 (gate), and of the others (up)
   kMxfp4,      // E2M1 with an exponent byte per row and 32 columns
   kNvfp4,      // E2M1 with an E4M3 byte per row and 16 columns
@@ -29,7 +31,7 @@ enum class TileCode : std::uint8_t {
 };
 
 /// Bytes of one tile, scales included; a multiple of 16.
-constexpr std::int64_t tile_bytes(TileCode code) {
+SWITCHYARD_HD constexpr std::int64_t tile_bytes(TileCode code) {
   switch (code) {
     case TileCode::kE4m3:
       return 4096;
@@ -41,15 +43,35 @@ constexpr std::int64_t tile_bytes(TileCode code) {
     case TileCode::kNvfp4:
       return 2048 + 256;
     case TileCode::kBf16:
+    case TileCode::kE4m3Operand:
       break;
   }
   return kTileBytes;
 }
 
-/// The code in which matrices of `layout` with `cols` columns are packed; `block_inputs` when the
-/// activations have one scale per 128 columns.
+/// Columns of one tile.
+SWITCHYARD_HD constexpr std::int64_t tile_cols(TileCode code) {
+  return code == TileCode::kE4m3Operand ? 2 * kTileCols : kTileCols;
+}
+
+/// Whether activations so quantised have one fp32 scale per 128 columns.
+SWITCHYARD_HD constexpr bool has_block_scales(formats::ActivationQuant q) {
+  using enum formats::ActivationQuant;
+  return q == kFp8Block128 || q == kFp8Block128Ue8m0;
+}
+
+/// Whether they are E4M3 codes beside fp32 scales of 128 columns or more, which the tensor cores
+/// can multiply as they are.
+SWITCHYARD_HD constexpr bool has_e4m3_codes(formats::ActivationQuant q) {
+  using enum formats::ActivationQuant;
+  return has_block_scales(q) || q == kFp8Token || q == kFp8Tensor;
+}
+
+/// The code in which matrices of `layout` with `cols` columns are packed for activations that are
+/// quantised by `inputs`.
 /// Errors:  UsageError when no tile of this version holds such weights.
-TileCode tile_code(const formats::WeightLayout& layout, std::int64_t cols, bool block_inputs);
+TileCode tile_code(const formats::WeightLayout& layout, std::int64_t cols,
+                   formats::ActivationQuant inputs);
 
 /// Geometry of one packed matrix: tiles of a row of tiles are contiguous, K ascending.
 ///
@@ -60,14 +82,25 @@ struct TileLayout {
   TileCode code = TileCode::kBf16;
 
   SWITCHYARD_HD std::int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  SWITCHYARD_HD std::int64_t col_tiles() const { return (cols + kTileCols - 1) / kTileCols; }
-  std::size_t bytes() const { return std::size_t(row_tiles() * col_tiles() * tile_bytes(code)); }
+  SWITCHYARD_HD std::int64_t col_tiles() const {
+    return (cols + tile_cols(code) - 1) / tile_cols(code);
+  }
+  /// Scales behind the tiles: of gate's and of up's rows, [row_tiles][col_tiles][2] fp32.
+  SWITCHYARD_HD std::int64_t scales_at() const {
+    return row_tiles() * col_tiles() * tile_bytes(code);
+  }
+  /// All of it.
+  std::size_t bytes() const {
+    const std::int64_t scales = code == TileCode::kE4m3Operand ? row_tiles() * col_tiles() * 8 : 0;
+    return std::size_t(scales_at() + (scales + 63) / 64 * 64);  // what follows begins on 64 too
+  }
   /// Factors of the packed rows beside the tiles, fp32; 0 where the code has none.
   std::size_t factor_bytes() const {
     return code == TileCode::kBf16 ? 0 : std::size_t(row_tiles() * kTileRows) * sizeof(float);
   }
-  /// Offset of bf16 element (r, c). The 16-byte groups of a row are permuted by its row number
-  /// modulo 8, so that neither copies nor tensor cores meet a bank twice. Units: bytes.
+  /// Offset of element (r, c) of bf16 or of E4M3 operands. The 16-byte groups of a row are permuted
+  /// by its row number modulo 8, so that neither copies nor tensor cores meet a bank twice. Units:
+  /// bytes.
   std::size_t offset(std::int64_t r, std::int64_t c) const;
 };
 
@@ -75,22 +108,26 @@ struct TileLayout {
 /// swizzle of TileLayout, so that any rows from a multiple of 8 on are one contiguous copy.
 ///
 /// fp16 values take two planes, their nearest bf16 and what that left over: together they are
-/// exact.
+/// exact. E4M3 codes take one byte, so that 128 columns are a row of 128 bytes.
 ///
-/// Shapes:  [col_tiles][planes][capacity][64] bf16; `capacity` a multiple of 8.
+/// Shapes:  [col_tiles][planes][capacity][64] bf16, or [col_tiles][capacity][128] codes; `capacity`
+///          a multiple of 8.
 struct RowTiles {
   std::byte* data = nullptr;
   std::int64_t capacity = 0;
   std::int64_t planes = 1;
+  bool codes = false;  ///< E4M3 instead of bf16.
 
-  /// First byte of eight columns; `group` counts them. Units: bytes.
+  /// First byte of 16: eight columns of bf16, 16 of codes; `group` counts them. Units: bytes.
   SWITCHYARD_HD std::byte* at(std::int64_t row, std::int64_t group, std::int64_t plane = 0) const {
     return data + ((group / 8 * planes + plane) * capacity + row) * kTileRowBytes +
            ((group % 8) ^ (row % 8)) * 16;
   }
+  /// Of one tile.
+  SWITCHYARD_HD std::int64_t tile_cols() const { return codes ? 2 * kTileCols : kTileCols; }
   /// Bytes of `cols` columns.
   std::size_t bytes(std::int64_t cols) const {
-    return std::size_t((cols + kTileCols - 1) / kTileCols * planes * capacity * kTileRowBytes);
+    return std::size_t((cols + tile_cols() - 1) / tile_cols() * planes * capacity * kTileRowBytes);
   }
 };
 

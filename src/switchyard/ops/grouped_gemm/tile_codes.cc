@@ -186,11 +186,40 @@ void pack_block_scales(const Matrix& m, std::int64_t r, const RowSlot& s, const 
 /// Whether fp32 scales stand in the tiles; else each row has one, and it is in the row's factor.
 bool scales_in_tiles(const Matrix& m) { return m.layout.scale_cols(m.cols) > 1; }
 
+bool is_nan(std::byte code) { return (code & std::byte(0x7f)) == std::byte(0x7f); }
+
 bool has_nan(const Matrix& m, std::int64_t r) {
   if (m.layout.element != Element::kE4m3) return false;
   const std::byte* from = m.codes.data() + r * m.cols;
-  return std::any_of(from, from + m.cols,
-                     [](std::byte b) { return (b & std::byte(0x7f)) == std::byte(0x7f); });
+  return std::any_of(from, from + m.cols, is_nan);
+}
+
+/// Behind all tiles the scales of each; 1 where a row has only one.
+void pack_operand_scales(const Matrix& m, const TileLayout& l, RowPlace place,
+                         std::span<std::byte> packed) {
+  const std::int64_t count = m.layout.scale_cols(m.cols);
+  const std::int64_t block = m.layout.block_cols > 0 ? m.layout.block_cols : m.cols;
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    const std::int64_t row = placed_row(r, place);
+    if (row % 8 != 0) continue;
+    for (std::int64_t t = 0; t < l.col_tiles(); ++t) {
+      const std::int64_t column = std::min(t * tile_cols(l.code) / block, count - 1);
+      const float scale = scales_in_tiles(m) ? float_at(scale_row(m, r), column) : 1;
+      const std::int64_t at = (row / kTileRows * l.col_tiles() + t) * 2 + row % 16 / 8;
+      std::memcpy(packed.data() + l.scales_at() + at * 4, &scale, 4);
+    }
+  }
+}
+
+/// E4M3 as the tensor cores read it. A NaN becomes 0: its row's factor is NaN.
+void pack_e4m3_operand(const Matrix& m, const TileLayout& l, RowPlace place,
+                       std::span<std::byte> packed) {
+  pack_operand_tiles(m, l, place, packed);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    for (std::int64_t c = 0; c < m.cols; ++c)
+      if (is_nan(m.codes[std::size_t(r * m.cols + c)]))
+        packed[l.offset(placed_row(r, place), c)] = std::byte(0);
+  pack_operand_scales(m, l, place, packed);
 }
 
 float row_factor(const Matrix& m, TileCode code, std::int64_t r) {
@@ -222,15 +251,32 @@ bool suits_four_bits(const formats::WeightLayout& l) {
                                (l.scale == ScaleType::kE4m3 && (wide || narrow)));
 }
 
+Element element_of(TileCode code) {
+  switch (code) {
+    case TileCode::kBf16:
+      return Element::kBf16;
+    case TileCode::kE4m3:
+    case TileCode::kE4m3Block:
+    case TileCode::kE4m3Operand:
+      return Element::kE4m3;
+    default:
+      return Element::kE2m1;
+  }
+}
+
 }  // namespace
 
-TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols, bool block_inputs) {
+TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols,
+                   formats::ActivationQuant inputs) {
   const bool whole_rows = l.block_cols == 0 || l.block_cols >= cols;
+  const bool block_inputs = has_block_scales(inputs);
   if (l.element == Element::kBf16 && l.scale == ScaleType::kNone && !block_inputs)
     return TileCode::kBf16;
   if (l.element == Element::kE4m3 && l.scale == ScaleType::kF32 &&
-      (whole_rows || suits_block_tiles(l)))
-    return whole_rows && !block_inputs ? TileCode::kE4m3 : TileCode::kE4m3Block;
+      (whole_rows || suits_block_tiles(l))) {
+    if (has_e4m3_codes(inputs)) return TileCode::kE4m3Operand;
+    return whole_rows ? TileCode::kE4m3 : TileCode::kE4m3Block;
+  }
   if (l.element == Element::kE2m1 && suits_four_bits(l) && !block_inputs) return four_bit_code(l);
   throw UsageError(cat(
       "cuda: weights of ", to_string(l.element), " with ", to_string(l.scale), " scales per ",
@@ -239,10 +285,7 @@ TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols, bool block
 }
 
 void pack_tiles(const Matrix& m, const TileLayout& l, RowPlace place, std::span<std::byte> packed) {
-  const Element element = l.code == TileCode::kBf16 ? Element::kBf16
-                          : l.code == TileCode::kE4m3 || l.code == TileCode::kE4m3Block
-                              ? Element::kE4m3
-                              : Element::kE2m1;
+  const Element element = element_of(l.code);
   require(m.layout.element == element, "cuda: weights are stored as ", to_string(m.layout.element),
           ", this layer was laid out for ", to_string(element),
           "; convert them, or use the cpu leaf");
@@ -250,7 +293,8 @@ void pack_tiles(const Matrix& m, const TileLayout& l, RowPlace place, std::span<
              (m.rows == 0 || placed_row(m.rows - 1, place) < l.row_tiles() * kTileRows),
          "pack_tiles: a matrix of [", m.rows, ", ", m.cols, "] for a layout of [", l.rows, ", ",
          l.cols, "] in ", packed.size(), " bytes");
-  if (l.code == TileCode::kBf16) return pack_bf16_tiles(m, l, place, packed);
+  if (l.code == TileCode::kBf16) return pack_operand_tiles(m, l, place, packed);
+  if (l.code == TileCode::kE4m3Operand) return pack_e4m3_operand(m, l, place, packed);
   for (std::int64_t r = 0; r < m.rows; ++r) {
     const RowSlot slot = slot_of(l, r, place, packed);
     if (element == Element::kE2m1) {
@@ -259,15 +303,8 @@ void pack_tiles(const Matrix& m, const TileLayout& l, RowPlace place, std::span<
     } else {
       pack_row_codes<16>(m, r, slot, l.code, pack_step_8);
     }
-    if (l.code != TileCode::kE4m3Block || slot.row % 8 != 0) continue;
-    if (scales_in_tiles(m)) {
+    if (l.code == TileCode::kE4m3Block && slot.row % 8 == 0)
       pack_block_scales(m, r, slot, l, place);
-    } else {
-      const float one = 1;
-      for (std::int64_t t = 0; t < l.col_tiles(); ++t)
-        for (std::int64_t half = 0; half < 2; ++half)
-          std::memcpy(slot.tile + t * tile_bytes(l.code) + 4096 + half * 4, &one, 4);
-    }
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace switchyard::ops {
 
-/// pack_tiles() of bf16; the matrix is known to fit.
-void pack_bf16_tiles(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
-                     std::span<std::byte> packed);
+/// pack_tiles() of what tensor cores read as it is, codes alone; the matrix is known to fit.
+void pack_operand_tiles(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
+                        std::span<std::byte> packed);
 
 }  // namespace switchyard::ops

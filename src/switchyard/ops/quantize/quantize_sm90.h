@@ -86,6 +86,18 @@ __device__ void quantize_values(const RowQuantizer& q, const float (&v)[count],
   }
 }
 
+/// The codes of x / scale, four columns in a word: encode_e4m3() of each, in the hardware's steps.
+__device__ inline std::uint32_t e4m3_codes(const float* x, float scale) {
+  std::uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(low)
+      : "f"(__fdiv_rn(x[1], scale)), "f"(__fdiv_rn(x[0], scale)));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(high)
+      : "f"(__fdiv_rn(x[3], scale)), "f"(__fdiv_rn(x[2], scale)));
+  return low | std::uint32_t(high) << 16;
+}
+
 /// Both planes of values that were rounded to fp16.
 template <int count>
 __device__ void split_fp16(const float (&v)[count], std::uint16_t (&high)[count],
