@@ -21,7 +21,7 @@ pack() {
   [ -x "$build/switchyard" ] && [ -x "$build/tests/switchyard_gpu_tests" ] ||
     fail "$build lacks switchyard or tests/switchyard_gpu_tests; build both targets there" 2
   folder=$(mktemp -d) && mkdir "$folder/gpu_pass" "$folder/gpu_pass/lib" || exit 1
-  trap 'rm -rf "$folder"' EXIT
+  trap "rm -rf '$folder'" EXIT
   strip -o "$folder/gpu_pass/switchyard" "$build/switchyard" &&
     strip -o "$folder/gpu_pass/switchyard_gpu_tests" "$build/tests/switchyard_gpu_tests" ||
     fail "strip could not copy the binaries to $folder"

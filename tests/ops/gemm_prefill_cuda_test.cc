@@ -110,7 +110,9 @@ std::vector<std::uint16_t> run_fc1(const OnGpu& d, const Fc1& fc1, std::int64_t 
   gemm_activation_cuda(d.gemm(),
                        {.scales = {},
                         .gate_bias = fc1.biased && fc1.gated ? d.biases() : nullptr,
-                        .up_bias = fc1.biased ? d.biases() + fc1.inter * 4 : nullptr,
+                        // Behind the gate's, where there is a gate.
+                        .up_bias = fc1.biased ? d.biases() + (fc1.gated ? fc1.inter * 4 : 0)
+                                              : nullptr,
                         .stride = d.of.bias_stride(),
                         .params = params.data(),
                         .out = {reinterpret_cast<std::byte*>(out.data()), d.of.capacity},
