@@ -107,18 +107,18 @@ std::vector<std::uint16_t> run_fc1(const OnGpu& d, const Fc1& fc1, std::int64_t 
   }
   const OnDevice<ActivationParams> params(each);
   const DeviceStream stream;
-  gemm_activation_cuda(d.gemm(),
-                       {.scales = {},
-                        .gate_bias = fc1.biased && fc1.gated ? d.biases() : nullptr,
-                        // Behind the gate's, where there is a gate.
-                        .up_bias = fc1.biased ? d.biases() + (fc1.gated ? fc1.inter * 4 : 0)
-                                              : nullptr,
-                        .stride = d.of.bias_stride(),
-                        .params = params.data(),
-                        .out = {reinterpret_cast<std::byte*>(out.data()), d.of.capacity},
-                        .inter = fc1.inter,
-                        .gated = fc1.gated},
-                       stream.get(), tile);
+  gemm_activation_cuda(
+      d.gemm(),
+      {.scales = {},
+       .gate_bias = fc1.biased && fc1.gated ? d.biases() : nullptr,
+       // Behind the gate's, where there is a gate.
+       .up_bias = fc1.biased ? d.biases() + (fc1.gated ? fc1.inter * 4 : 0) : nullptr,
+       .stride = d.of.bias_stride(),
+       .params = params.data(),
+       .out = {reinterpret_cast<std::byte*>(out.data()), d.of.capacity},
+       .inter = fc1.inter,
+       .gated = fc1.gated},
+      stream.get(), tile);
   stream.wait();
   return out.get();
 }
