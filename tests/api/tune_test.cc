@@ -117,9 +117,9 @@ TEST_F(Tuning, AnEntryThatIsKnownMustRun) {
   tune::TuningTable table = tune::read_table(options_.out);
   table.entries[0].tactic = PanelTactic{.fc1_panels = 99};
   tune::write_table(table, options_.out);
-  EXPECT_THAT(
-      usage_error_of([&] { tune_layers(options_); }),
-      testing::AllOf(HasSubstr(options_.out), HasSubstr("fc1_panels=99"), HasSubstr("--again")));
+  EXPECT_THAT(usage_error_of([&] { tune_layers(options_); }),
+              testing::AllOf(HasSubstr(options_.out), HasSubstr("fc1_panels=99"),
+                             HasSubstr("with again set")));
   options_.again = true;
   EXPECT_FALSE(tune_layers(options_).calls[0].known);
 }

@@ -219,12 +219,12 @@ bool is_written(const std::string& path) {
 tune::TuningTable table_at(const std::string& path, const Environment& env) {
   tune::TuningTable here = table_here(env);
   if (!is_written(path)) return here;
-  const std::string remedy = cat("delete ", path, " or choose another --out");
+  const std::string remedy = cat("delete ", path, " or name another file for the table");
   tune::TuningTable old;
   try {
     old = tune::read_table(path);
   } catch (const UsageError& e) {
-    throw UsageError(cat("--out: ", e.what(), "; or ", remedy));
+    throw UsageError(cat("the table to write (out): ", e.what(), "; or ", remedy));
   }
   tune::require_made_for(old, here, path, remedy);
   return old;

@@ -253,7 +253,7 @@ TacticList TacticBook::list_for(const leaves::Leaf& leaf, const ops::FfnCall& ca
       leaf.ffn->check_tactic(asked, choice.use.tactic);
     } catch (const UsageError& e) {
       throw UsageError(cat(choice.where, ": the entry of ", to_string(choice.key), " cannot run: ",
-                           e.what(), "; tune that call anew, with switchyard tune --again"));
+                           e.what(), "; tune that call anew, with again set (switchyard tune)"));
     }
     out.add(choice.key.tokens, choice.use);
   }

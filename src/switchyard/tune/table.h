@@ -72,7 +72,7 @@ void write_table(const TuningTable& table, const std::string& path);
 /// Errors: UsageError, naming what differs and both values, for a table of another machine or
 /// another build; `remedy` says what to do about it.
 void require_made_for(const TuningTable& table, const TuningTable& here, std::string_view where,
-                      std::string_view remedy = "run switchyard tune here, with another --out");
+                      std::string_view remedy = "run switchyard tune here, into another file");
 
 /// The choices for `machine` that ship with the library; none where nobody measured there.
 TuningTable shipped_table(const Machine& machine);
