@@ -33,7 +33,7 @@ struct BenchLayerFlags {
   void add(Arguments& args) {
     source.add(args);
     args.words(
-        "--formats", [this](const std::string& v) { take_format(v); },
+        "--formats", [this](const std::string& v) { take_format(v, options.formats); },
         "Formats to convert to, or all; the layer's own by default", "F,...");
     args.integers("--tokens", {1, kTokens.high}, options.tokens,
                   "T, tokens of a call (default 1,8,64,512)");
@@ -102,19 +102,6 @@ struct BenchLayerFlags {
           options.source.build.format.value_or(make_preset(options.source.preset).format));
     return std::any_of(formats.begin(), formats.end(),
                        [this](const std::string& f) { return has_bar(options, f); });
-  }
-
-  void take_format(const std::string& word) {
-    std::vector<std::string>& to = options.formats;
-    if (word == "all") {
-      require(to.empty(), "--formats has all beside others; keep one");
-      to = leaves::format_names();
-      return;
-    }
-    const std::string format = leaves::to_format(word);
-    require(std::find(to.begin(), to.end(), format) == to.end(), "--formats names ", word,
-            " twice; name it once");
-    to.push_back(format);
   }
 
   void take_routing(const std::string& word) {

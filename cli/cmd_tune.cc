@@ -24,7 +24,7 @@ struct TuneFlags {
   void add(Arguments& args) {
     source.add(args);
     args.words(
-        "--formats", [this](const std::string& v) { take_format(v); },
+        "--formats", [this](const std::string& v) { take_format(v, options.formats); },
         "Formats to convert to, or all; the layer's own by default", "F,...");
     args.integers("--tokens", {1, kTokens.high}, options.tokens,
                   "T, tokens of a call; each stands for those up to the next power of two "
@@ -52,20 +52,6 @@ struct TuneFlags {
             "--again is given without --out, and so there is nothing to tune a second time; name "
             "the table, or leave --again out");
     if (seconds) options.seconds = *seconds;
-  }
-
- private:
-  void take_format(const std::string& word) {
-    std::vector<std::string>& to = options.formats;
-    if (word == "all") {
-      require(to.empty(), "--formats has all beside others; keep one");
-      to = leaves::format_names();
-      return;
-    }
-    const std::string format = leaves::to_format(word);
-    require(std::find(to.begin(), to.end(), format) == to.end(), "--formats names ", word,
-            " twice; name it once");
-    to.push_back(format);
   }
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/layer_flags.h"
 
+#include <algorithm>
+
 #include "switchyard/base/check.h"
 #include "switchyard/leaves/registry.h"
 
@@ -71,6 +73,18 @@ BuildOptions BuildFlags::options() const {
   BuildOptions out = build;
   if (!out.device && names_cuda(out.leaf)) out.device = Device::kCuda;
   return out;
+}
+
+void take_format(const std::string& word, std::vector<std::string>& formats) {
+  if (word == "all") {
+    require(formats.empty(), "--formats has all beside others; keep one");
+    formats = leaves::format_names();
+    return;
+  }
+  const std::string format = leaves::to_format(word);
+  require(std::find(formats.begin(), formats.end(), format) == formats.end(), "--formats names ",
+          word, " twice; name it once");
+  formats.push_back(format);
 }
 
 }  // namespace switchyard::cli

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/flags.h"
 #include "switchyard/api/moe_layer.h"
@@ -42,5 +43,9 @@ struct BuildFlags {
   /// --device was given.
   BuildOptions options() const;
 };
+
+/// Adds one word of --formats to `formats`; "all" stands for every format.
+/// Errors: UsageError for an unknown format, one named twice, and "all" beside others.
+void take_format(const std::string& word, std::vector<std::string>& formats);
 
 }  // namespace switchyard::cli
