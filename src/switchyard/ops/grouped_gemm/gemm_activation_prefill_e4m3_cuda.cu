@@ -1,70 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
-#include "switchyard/ops/grouped_gemm/prefill_activation_sm90.h"
-#include "switchyard/ops/grouped_gemm/prefill_e4m3_sm90.h"
+#include "switchyard/ops/grouped_gemm/prefill_tokens_sm90.h"
 #include "switchyard/ops/quantize/quantize_sm90.h"
 
 namespace switchyard::ops {
 namespace {
 
 using namespace sm90::prefill;  // NOLINT(google-build-using-namespace): the ends are part of it
-using Scratch = E4m3Operands::Scratch;
 
-/// Four columns: fp32 rows for quantisers that read more of a row, else codes with a static scale.
-__device__ void write_quad(const ActivationEnd& end, float scale, std::int64_t row, int col,
-                           Quad& y) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (col + i >= end.inter) y.v[i] = 0;
+/// Two columns of a token: fp32 rows for quantisers that read more of a row, else codes with a
+/// static scale.
+__device__ void write_pair(const ActivationEnd& end, float scale, std::int64_t row, int col,
+                           float low, float high) {
   if (end.rows) {
-    *reinterpret_cast<float4*>(end.rows + row * end.rows_stride + col) =
-        make_float4(y.v[0], y.v[1], y.v[2], y.v[3]);
+    *reinterpret_cast<float2*>(end.rows + row * end.rows_stride + col) = make_float2(low, high);
     return;
   }
-  *reinterpret_cast<std::uint32_t*>(end.out.at(row, col / 16) + col % 16) =
-      sm90::e4m3_codes(y.v, scale);
+  const float v[4] = {low, high, 0, 0};
+  *reinterpret_cast<std::uint16_t*>(end.out.at(row, col / 16) + col % 16) =
+      std::uint16_t(sm90::e4m3_codes(v, scale));
 }
 
-/// Any kind, by way of the warp's board.
+/// Any kind.
 template <bool gated>
 struct StoreActivated {
   static constexpr bool kPaired = gated;
-  static constexpr int kStep = 64;
   ActivationEnd end;
 
-  template <int size>
-  __device__ void store_tile(float (&acc)[size], const Sums& sums, Board& board) const {
-    const ActivationParams p = end.params[sums.expert];
-    const std::int64_t offset = sums.expert * end.stride;
-    const float* bias =
-        end.up_bias ? reinterpret_cast<const float*>(end.up_bias + offset) : nullptr;
-    const float scale =
-        end.static_scale ? *reinterpret_cast<const float*>(end.static_scale + offset) : 1;
-    scale_sums(acc, end.scales, end.stride, sums);
-    if (gated && (end.gate_bias || end.up_bias))
-      add_pair_bias(acc, end, sums.expert, pair_column(sums.row_tile) + Sums::lane() / 4);
-    const int first =
-        gated ? pair_column(sums.row_tile) : sums.row_tile * int(kTileRows) + Sums::warp() * 16;
-    constexpr int kHalf = gated ? 4 : 8;  // a lane's columns
-    for_each_token(acc, sums.tokens, board, [&](int token, int on_board) {
+  __device__ __forceinline__ void store(TokenSums& acc, const Place& place, std::byte*) const {
+    const std::byte* at = end.static_scale;
+    const float scale = at ? *reinterpret_cast<const float*>(at + place.expert * end.stride) : 1;
+    activate_sums<gated>(acc, end, place);
+    constexpr int kCount = gated ? 8 : 4;
 #pragma unroll 1
-      for (int row = Sums::lane() % 2 * kHalf, last = row + kHalf; row < last; row += 4) {
-        Quad y = load_sums(board, on_board, row), up = y;
-        if (gated) up = load_sums(board, on_board, row + 8);
+    for (int n = 0; n < Run<kCount>::runs(); ++n) {
+      const auto run = Run<kCount>::take(acc, n);
+      const int group = n * (kCount / 4), half = group / TokenSums::kGroups;
+      const int in_half = group % TokenSums::kGroups;
+      if (!has_tile(place, half, in_half)) return;
+      const int col = inter_column<gated>(place, half, in_half);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (!gated && bias && first + row + i < end.inter) up.v[i] += bias[first + row + i];
-        activate_quad(p, y, up);
-        write_quad(end, scale, sums.first + token, first + row, y);
+      for (int i = 0; i < 2; ++i) {
+        const int token = Place::token() + 8 * i;
+        if (place.has(token))
+          write_pair(end, scale, place.first + token, col, run.v[2 * i], run.v[2 * i + 1]);
       }
-    });
-  }
-
-  template <int size>
-  __device__ void store(float (&acc)[2][size], int tiles, const Sums& first, Scratch& s) const {
-#pragma unroll
-    for (int t = 0; t < 2; ++t)
-      if (t < tiles) store_tile(acc[t], tile_of(first, t), s.board());
+    }
   }
 };
 

@@ -24,8 +24,8 @@ namespace switchyard::ops::sm90::prefill {
 inline constexpr int kPair = 2;                ///< Blocks of a cluster.
 inline constexpr int kConsumers = 2;           ///< Warpgroups of a block that multiply.
 inline constexpr int kWarps = 4 * kConsumers;  ///< Of those.
-inline constexpr int kFetchers = 4;            ///< Warps, of which one thread each fetches.
-inline constexpr int kThreads = 32 * (kWarps + kFetchers);  ///< Of a block.
+/// Of a block: one more warpgroup, of which one warp fetches.
+inline constexpr int kThreads = 32 * (kWarps + 4);
 /// A block's registers are dealt out in equal shares; these are what its warpgroups make of them.
 inline constexpr int kFetchRegisters = 40, kSumRegisters = 232;
 inline constexpr int kExperts = int(kPrefillExperts);  ///< That the table has room for.
@@ -149,7 +149,8 @@ __device__ void order_tiles(const DeviceGemm& g, Shared<Operands>& s) {
   __syncwarp();
 }
 
-/// What the fetching threads of all operands share: which tiles a block works off, and the ring.
+/// What the fetching warps of all operands share: which tiles a block works off, and the ring. All
+/// lanes know where they stand; each brings another part of a stage.
 template <class Operands>
 class ProducerBase {
  public:
@@ -172,9 +173,10 @@ class ProducerBase {
   __device__ void wait_for_stage() {
     barrier_wait_bounded(&s_.empty[ring_.stage], ring_.phase ^ 1);
   }
-  /// Says that there is no more, by one thread of the block.
+  /// Says that there is no more.
   __device__ void end() {
     wait_for_stage();
+    if (threadIdx.x % 32 != 0) return;
     s_.work[ring_.stage].tokens = 0;
     barrier_arrive(&s_.full[ring_.stage]);
   }
@@ -274,12 +276,10 @@ __global__ void __cluster_dims__(kPair, 1, 1) __launch_bounds__(kThreads, 1)
   allow_next_launch();
   if (threadIdx.x >= 32 * kWarps) {
     give_registers<kFetchRegisters>();
-    const int part = int(threadIdx.x) / 32 - kWarps;
-    if (part == 0) order_tiles(g, s);
-    sync_warpgroup(kConsumers);
-    if (part < Operands::kFetchers && threadIdx.x % 32 == 0)
-      typename Operands::Producer(g, stages, s, part).run();
-    __syncwarp();
+    if (threadIdx.x / 32 == kWarps) {
+      order_tiles(g, s);
+      typename Operands::Producer(g, stages, s).run();
+    }
   } else {
     take_registers<kSumRegisters>();
     typename Operands::template Consumer<End>(g, stages, s, end).run();

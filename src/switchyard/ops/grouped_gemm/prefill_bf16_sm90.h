@@ -20,7 +20,6 @@ struct Bf16Operands {
   struct Scratch {
     Board boards[kWarps];  ///< A warp's.
   };
-  static constexpr int kFetchers = 1;  ///< Warps, of which one thread each fetches.
   /// What fetches them,
   using Producer = Bf16Producer;
   /// and what multiplies them.
@@ -28,12 +27,12 @@ struct Bf16Operands {
   using Consumer = Bf16Consumer<End>;
 };
 
-/// The fetching thread.
+/// The fetching warp: weight tiles by its first lanes, this block's half of the tokens by the next.
 class Bf16Producer : ProducerBase<Bf16Operands> {
  public:
   /// Of one block.
-  __device__ Bf16Producer(const DeviceGemm& g, std::byte* stages, Shared<Bf16Operands>& s, int)
-      : ProducerBase(g, stages, s) {}
+  __device__ Bf16Producer(const DeviceGemm& g, std::byte* stages, Shared<Bf16Operands>& s)
+      : ProducerBase(g, stages, s), lane_(threadIdx.x % 32) {}
 
   /// Fetches every tile of the pair, then says the end.
   __device__ void run() {
@@ -42,28 +41,35 @@ class Bf16Producer : ProducerBase<Bf16Operands> {
   }
 
  private:
+  static constexpr int kTokenLane = kConsumers * 2;
+
   __device__ void fetch(const Work& w) {
     const int col_tiles = int(g_.layout.col_tiles()), last = int(g_.layout.row_tiles()) - 1;
     const Half half = half_of(w);
-    const std::byte* expert = g_.weights + w.expert * g_.expert_stride;
+    // Tiles past the last row of weights read the last one again and drop its sums.
+    const std::byte* weights = g_.weights + w.expert * g_.expert_stride +
+                               min(w.row_tile + lane_, last) * (col_tiles * kTileBytes);
     const std::byte* x = g_.x.data + (w.first + half.begin) * kTileRowBytes;
+    const std::uint32_t bytes = weight_bytes(w.tiles) + padded(w) * std::uint32_t(kTileRowBytes);
     for (int k = 0; k < col_tiles; ++k, ring_.advance()) {
       wait_for_stage();
       std::uint64_t* full = &s_.full[ring_.stage];
-      if (k == 0) s_.work[ring_.stage] = w;
-      barrier_expect(full, weight_bytes(w.tiles) + padded(w) * std::uint32_t(kTileRowBytes));
-      if (half.count > 0)
-        copy_bulk_to_pair(stage() + weight_bytes(w.tiles) + half.begin * kTileRowBytes,
-                          x + k * g_.x.capacity * kTileRowBytes,
-                          half.count * std::uint32_t(kTileRowBytes), full);
-      for (int i = 0; i < kConsumers * w.tiles; ++i) {
-        // Tiles past the last row of weights read the last one again and drop its sums.
-        const std::int64_t row_tile = min(w.row_tile + i, last);
-        copy_bulk(stage() + i * kTileBytes, expert + (row_tile * col_tiles + k) * kTileBytes,
-                  kTileBytes, full);
+      if (lane_ == 0) {
+        if (k == 0) s_.work[ring_.stage] = w;
+        barrier_expect(full, bytes);
       }
+      __syncwarp();
+      if (lane_ < kConsumers * w.tiles)
+        copy_bulk(stage() + lane_ * kTileBytes, weights, kTileBytes, full);
+      if (lane_ == kTokenLane && half.count > 0)
+        copy_bulk_to_pair(stage() + weight_bytes(w.tiles) + half.begin * kTileRowBytes, x,
+                          half.count * std::uint32_t(kTileRowBytes), full);
+      weights += kTileBytes;
+      x += g_.x.capacity * kTileRowBytes;
     }
   }
+
+  int lane_;
 };
 
 /// A warpgroup's part of the work. Sums go from the registers to memory.
@@ -99,7 +105,7 @@ class Bf16Consumer : ConsumerBase<Bf16Operands> {
 
   /// The smallest multiplication that takes the tile's tokens, from `tokens` on.
   template <int tiles, int tokens>
-  __device__ void multiply_from(const Work& w) {
+  __device__ __forceinline__ void multiply_from(const Work& w) {
     constexpr int kMost = tiles == 2 ? Bf16Operands::kMostTokensTwice : Bf16Operands::kMostTokens;
     if constexpr (next(tokens) <= kMost) {
       if (w.tokens > tokens) return multiply_from<tiles, next(tokens)>(w);
@@ -109,7 +115,7 @@ class Bf16Consumer : ConsumerBase<Bf16Operands> {
 
   /// Multiplies over all of K and hands the sums to the end.
   template <int tiles, int tokens>
-  __device__ void multiply(const Work& w) {
+  __device__ __forceinline__ void multiply(const Work& w) {
     float acc[tiles][tokens / 2];
 #pragma unroll
     for (int t = 0; t < tiles; ++t)

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "switchyard/ops/grouped_gemm/e4m3_sums_sm90.h"
-#include "switchyard/ops/grouped_gemm/prefill_board_sm90.h"
+#include "switchyard/ops/grouped_gemm/grouped_gemm_prefill_sm90.h"
 
 /// The prefill tier of E4M3. For .cu files only.
 ///
-/// A warpgroup multiplies its two tiles of weights one after the other into the same registers:
-/// while it joins the sums of 128 columns to the others, the other warpgroup multiplies.
+/// Here the tokens are the 64 rows of an instruction and the weights its columns: a sum of products
+/// does not show which side was which. A thread then has two tokens and, of each, neighbouring
+/// columns: joining the sums of 128 columns takes one instruction a sum, with factors that a tile's
+/// rows share, and the ends need no other warp's sums. While a warpgroup joins, the other one
+/// multiplies.
 namespace switchyard::ops::sm90::prefill {
 
 template <class End>
@@ -17,19 +20,14 @@ class E4m3Producer;
 /// E4M3 from shared memory, both sides; sums per 128 columns.
 struct E4m3Operands {
   static constexpr int kMostTokens = 128, kMostTokensTwice = kMostTokens;  ///< Of one tile.
-  /// What ends use, beside the rows' scales of each stage. Boards and codes share memory: an end
-  /// needs the one in front of the other.
+  static constexpr int kTokens = kMostTokens / kConsumers;                 ///< Of a warpgroup.
+  static constexpr int kRowTiles = 4;     ///< Of weights, of a block; each warpgroup has all.
+  static constexpr int kWarpTokens = 16;  ///< Of a warp.
+  /// What ends use, beside the rows' scales of each stage.
   struct Scratch {
     float row_scales[kStages][kMostTokens];
-    alignas(16) std::byte codes[kMostTokens * 128];  ///< 128 columns of FC2's input.
-    float amax[kWarps][kMostTokens];                 ///< Of a warp's columns.
-    float scale[kMostTokens];                        ///< Of all 128.
-
-    /// The calling warp's.
-    __device__ Board& board() { return reinterpret_cast<Board*>(codes)[threadIdx.x / 32]; }
+    alignas(16) std::byte codes[kWarps][kWarpTokens * 128];  ///< A warp's part of FC2's input.
   };
-  static_assert(kWarps * sizeof(Board) <= kMostTokens * 128);
-  static constexpr int kFetchers = 4;  ///< Warps, of which one thread each fetches.
   /// What fetches them,
   using Producer = E4m3Producer;
   /// and what multiplies them.
@@ -37,91 +35,165 @@ struct E4m3Operands {
   using Consumer = E4m3Consumer<End>;
 };
 
-/// One of the fetching threads, each with its part of every stage: one row of weight tiles, and the
-/// last two the rows' scales and the rows.
+/// The fetching warp. Each lane brings another part of a stage: a weight tile, this block's half of
+/// the tokens, or the rows' scales.
 class E4m3Producer : ProducerBase<E4m3Operands> {
  public:
-  /// Of one block; `part` below kFetchers.
-  __device__ E4m3Producer(const DeviceGemm& g, std::byte* stages, Shared<E4m3Operands>& s, int part)
-      : ProducerBase(g, stages, s), part_(part) {}
+  /// Of one block.
+  __device__ E4m3Producer(const DeviceGemm& g, std::byte* stages, Shared<E4m3Operands>& s)
+      : ProducerBase(g, stages, s), lane_(threadIdx.x % 32) {}
 
-  /// Fetches its part of every tile of the pair; one says the end.
+  /// Fetches every tile of the pair, then says the end.
   __device__ void run() {
     each_tile([&](const Work& w) { fetch(w); });
-    if (part_ == 0) end();
+    end();
   }
 
  private:
-  static constexpr int kScalePart = 2, kTokenPart = 3;
+  static constexpr int kTokenLane = E4m3Operands::kRowTiles, kScaleLane = kTokenLane + 1;
 
-  /// One copy of each stage: from where, how far on that is in the next, and where to.
+  /// This lane's copy of each stage: from where, how far on that is in the next, and where to.
   struct Copy {
-    const std::byte* from;
-    std::int64_t step;
-    std::uint32_t bytes;  ///< 0: none.
-    std::uint32_t at;     ///< In the stage, or in the rows' scales.
+    const std::byte* from = nullptr;
+    std::int64_t step = 0;
+    std::uint32_t bytes = 0;  ///< 0: none.
+    std::uint32_t at = 0;     ///< In the stage.
   };
 
-  /// This part's row of weight tiles.
-  __device__ Copy weights_of(const Work& w) const {
-    if (part_ >= kConsumers * w.tiles) return {};
-    // Tiles past the last row of weights read the last one again and drop its sums.
-    const int row_tile = min(w.row_tile + part_, int(g_.layout.row_tiles()) - 1);
-    const std::int64_t strip = g_.layout.col_tiles() * kTileBytes;
-    return {g_.weights + w.expert * g_.expert_stride + row_tile * strip, kTileBytes,
-            std::uint32_t(kTileBytes), std::uint32_t(part_ * kTileBytes)};
-  }
-
-  /// What the last two parts bring beside weights: this block's half of the tokens, the scales.
-  __device__ Copy rows_of(const Work& w) const {
-    if (part_ == kTokenPart) {
+  __device__ Copy copy_of(const Work& w) const {
+    if (lane_ < kTokenLane) {
+      // Tiles past the last row of weights read the last one again and drop its sums.
+      const int row_tile = min(w.row_tile + lane_, int(g_.layout.row_tiles()) - 1);
+      const std::int64_t strip = g_.layout.col_tiles() * kTileBytes;
+      return {g_.weights + w.expert * g_.expert_stride + row_tile * strip, kTileBytes,
+              std::uint32_t(kTileBytes), std::uint32_t(lane_ * kTileBytes)};
+    }
+    if (lane_ == kTokenLane) {
       const Half half = half_of(w);
       return {g_.x.data + (w.first + half.begin) * kTileRowBytes, g_.x.capacity * kTileRowBytes,
               std::uint32_t(half.count * kTileRowBytes),
               std::uint32_t(weight_bytes(w.tiles) + half.begin * kTileRowBytes)};
     }
-    if (part_ != kScalePart || !g_.block_scales) return {};
+    if (lane_ != kScaleLane || !g_.block_scales) return {};
     return {reinterpret_cast<const std::byte*>(g_.block_scales + w.first), g_.x.capacity * 4,
             std::uint32_t(padded(w) * 4), 0};
   }
 
-  /// All that a stage gets, of all parts and of the other block.
+  /// All that a stage gets, of all lanes and of the other block.
   __device__ std::uint32_t bytes_of(const Work& w) const {
     const int of_row = int(kTileRowBytes) + (g_.block_scales ? 4 : 0);
     return weight_bytes(w.tiles) + padded(w) * std::uint32_t(of_row);
   }
 
   __device__ void fetch(const Work& w) {
-    Copy weights = weights_of(w), rows = rows_of(w);
+    Copy copy = copy_of(w);
     const std::uint32_t bytes = bytes_of(w);
-    int k = int(g_.layout.col_tiles());
-    for (bool first = true; k > 0; --k, first = false, ring_.advance()) {
+    const int col_tiles = int(g_.layout.col_tiles());
+    for (int k = 0; k < col_tiles; ++k, ring_.advance()) {
       wait_for_stage();
       std::uint64_t* full = &s_.full[ring_.stage];
-      if (part_ == 0) {
-        if (first) s_.work[ring_.stage] = w;
+      if (lane_ == 0) {
+        if (k == 0) s_.work[ring_.stage] = w;
         barrier_expect(full, bytes);
       }
-      if (weights.bytes > 0) {
-        copy_bulk(stage() + weights.at, weights.from, weights.bytes, full);
-        weights.from += kTileBytes;
-      }
-      if (rows.bytes == 0) continue;
-      if (part_ == kTokenPart) {
-        copy_bulk_to_pair(stage() + rows.at, rows.from, rows.bytes, full);
-      } else {
-        copy_bulk(s_.scratch.row_scales[ring_.stage], rows.from, rows.bytes, full);
-      }
-      rows.from += rows.step;
+      __syncwarp();
+      if (copy.bytes > 0) bring(copy, full);
+      copy.from += copy.step;
+    }
+  }
+  __device__ void bring(const Copy& copy, std::uint64_t* full) const {
+    if (lane_ < kTokenLane) {
+      copy_bulk(stage() + copy.at, copy.from, copy.bytes, full);
+    } else if (lane_ == kTokenLane) {
+      copy_bulk_to_pair(stage() + copy.at, copy.from, copy.bytes, full);
+    } else {
+      copy_bulk(s_.scratch.row_scales[ring_.stage], copy.from, copy.bytes, full);
     }
   }
 
-  int part_;
+  int lane_;
 };
 
-/// Waits for both multiplying warpgroups.
-__device__ inline void sync_consumers() {
-  asm volatile("bar.sync 8, %0;" ::"n"(32 * kWarps) : "memory");
+/// The weights' fp32 scales of a block's four row tiles: a lane holds those of one tile and of one
+/// column tile of eight.
+class BlockScales {
+ public:
+  /// From row tile `row_tile` on; those past the last one read that.
+  __device__ BlockScales(const DeviceGemm& g, int expert, int row_tile)
+      : count_(int(g.layout.col_tiles())) {
+    const int lane = int(threadIdx.x % 32);
+    const std::byte* all = g.weights + expert * g.expert_stride + g.layout.scales_at();
+    const std::int64_t row = min(row_tile + lane / kAhead, int(g.layout.row_tiles()) - 1);
+    row_ = reinterpret_cast<const float2*>(all) + row * count_;
+    next_ = load(0);
+  }
+  /// Goes on to column tile `k`; every one in ascending order, by all lanes.
+  __device__ void advance(int k) {
+    if (k % kAhead != 0) return;
+    now_ = next_;
+    next_ = load(k + kAhead);  // a chunk ahead: nothing waits for it
+  }
+  /// Those of a row tile: of the rows r with r % 16 < 8, and of the others.
+  __device__ float2 of(int tile, int k) const {
+    const int lane = tile * kAhead + k % kAhead;
+    return make_float2(__shfl_sync(~0u, now_.x, lane), __shfl_sync(~0u, now_.y, lane));
+  }
+
+ private:
+  static constexpr int kAhead = 32 / E4m3Operands::kRowTiles;
+
+  __device__ float2 load(int from) const {
+    const int k = from + int(threadIdx.x) % kAhead;
+    return k < count_ ? row_[k] : make_float2(0, 0);
+  }
+
+  const float2* row_;
+  int count_;
+  float2 now_{}, next_{};
+};
+
+/// Sums of a warpgroup's 64 tokens by a block's 256 weight rows. A lane has, of each of its two
+/// tokens, columns 2 (lane % 4) and + 1 of every eight: `v[half][group][token][column]`.
+struct TokenSums {
+  static constexpr int kHalves = 2, kGroups = 16;  ///< 128 weight rows, of eight each.
+  float v[kHalves][kGroups * 4];
+};
+
+/// Whose sums those are.
+struct Place {
+  int expert;
+  int row_tile;        ///< The block's first.
+  int tiles;           ///< Of the block's four, that there are.
+  std::int32_t first;  ///< Sorted row of the warp's first token.
+  int tokens;          ///< Of the warp's 16, that there are; may be none.
+
+  __device__ static int lane() { return threadIdx.x % 32; }
+  /// Of the lane's first token among the warp's; the other one is 8 further.
+  __device__ static int token() { return lane() / 4; }
+  /// Of the lane's first column among each eight.
+  __device__ static int column() { return lane() % 4 * 2; }
+  /// Among the matrix's weight rows, of group `group` of half `half`.
+  __device__ int row(int half, int group) const {
+    return row_tile * int(kTileRows) + (half * TokenSums::kGroups + group) * 8 + column();
+  }
+  __device__ bool has(int token) const { return token < tokens; }
+};
+
+/// acc += part times both scales, of 128 weight rows. Unpaired rows of weights share one.
+template <bool paired>
+__device__ __forceinline__ void join_half(const float (&part)[64], const float2 (&weights)[2],
+                                          float2 rows, float (&acc)[64]) {
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const float x[2] = {weights[tile].x * rows.x, weights[tile].x * rows.y};
+    float y[2] = {x[0], x[1]};
+    if (paired) y[0] = weights[tile].y * rows.x, y[1] = weights[tile].y * rows.y;
+#pragma unroll
+    for (int i = tile * 32; i < tile * 32 + 32; ++i) {
+      const float scale = i / 4 % 2 == 0 ? x[i / 2 % 2] : y[i / 2 % 2];
+      acc[i] = __fmaf_rn(part[i], scale, acc[i]);
+    }
+  }
 }
 
 /// Bulk copy from shared to global memory, one of this thread's group; units of 16 bytes.
@@ -140,11 +212,11 @@ __device__ inline void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/// A warpgroup's part of the work. An end takes the sums of both tiles at once, and how many of the
-/// two there are.
+/// A warpgroup's part of the work: half of a tile's tokens.
 template <class End>
 class E4m3Consumer : ConsumerBase<E4m3Operands> {
   using Base = ConsumerBase<E4m3Operands>;
+  using Operands = E4m3Operands;
 
  public:
   /// Of one warpgroup.
@@ -158,87 +230,73 @@ class E4m3Consumer : ConsumerBase<E4m3Operands> {
       this->wait();
       const Work w = this->s_.work[this->ring_.stage];
       if (w.tokens == 0) break;
-      multiply_from<64>(w);
+      if (this->consumer() * Operands::kTokens < w.tokens) {
+        multiply(w);
+      } else {
+        pass();
+      }
     }
-    if (threadIdx.x == 0) wait_for_stores();
+    if (threadIdx.x % 32 == 0) wait_for_stores();
   }
 
  private:
-  /// The smallest multiplication that takes the tile's tokens, from `tokens` on, in the end's
-  /// steps: each is a copy of the end's code.
-  template <int tokens>
-  __device__ void multiply_from(const Work& w) {
-    if constexpr (tokens + End::kStep <= E4m3Operands::kMostTokens) {
-      if (w.tokens > tokens) return multiply_from<tokens + End::kStep>(w);
-    }
-    multiply<tokens>(w);
-  }
-
-  /// Multiplies over all of K and hands the sums to the end.
-  template <int tokens>
-  __device__ void multiply(const Work& w) {
-    constexpr int kTiles = 2;
-    const int row_tile = w.row_tile + this->consumer() * kTiles;
-    WeightScales scales[kTiles] = {{this->g_, w.expert, row_tile},
-                                   {this->g_, w.expert, row_tile + 1}};
-    float acc[kTiles][tokens / 2], part[tokens / 2];
-#pragma unroll
-    for (int i = 0; i < tokens / 2; ++i) acc[0][i] = acc[1][i] = part[i] = 0;
+  /// A tile whose tokens are all the other warpgroup's.
+  __device__ void pass() {
     const int col_tiles = int(this->g_.layout.col_tiles());
     for (int k = 0; k < col_tiles; ++k, this->ring_.advance()) {
-      const float2 weights[kTiles] = {scales[0].of(k), scales[1].of(k)};
       this->wait();
-      const std::uint32_t at = this->stage_address();
-      const std::uint64_t a = operand(at + this->consumer() * kTiles * int(kTileBytes));
-      const std::uint64_t b = operand(at + weight_bytes(kTiles));
-      const float* rows =
-          this->g_.block_scales ? this->s_.scratch.row_scales[this->ring_.stage] : nullptr;
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        issue_e4m3<tokens>(part, a + t * (kTileBytes >> 4), b);
-        mma_wait<0>();
-        join_sums<tokens, End::kPaired>(part, weights[t], rows, acc[t]);
-      }
-      __syncwarp();  // all lanes have read the rows' scales
       this->release(this->ring_.stage);
     }
-    const int tiles = min(kTiles, int(this->g_.layout.row_tiles()) - row_tile);
-    if (tiles > 0)
-      end_.store(
-          acc, tiles,
-          Sums{.expert = w.expert, .row_tile = row_tile, .first = w.first, .tokens = w.tokens},
-          this->s_.scratch);
+  }
+
+  /// The scales of the lane's two tokens in the stage.
+  __device__ float2 row_scales() const {
+    if (!this->g_.block_scales) return make_float2(1, 1);
+    const float* at =
+        this->s_.scratch.row_scales[this->ring_.stage] + warp_token() + Place::token();
+    return make_float2(at[0], at[8]);
+  }
+  /// The warp's first token.
+  __device__ int warp_token() const { return int(threadIdx.x) / 32 * Operands::kWarpTokens; }
+
+  /// Multiplies over all of K and hands the sums to the end.
+  __device__ __forceinline__ void multiply(const Work& w) {
+    BlockScales scales(this->g_, w.expert, w.row_tile);
+    TokenSums acc;
+    float part[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) acc.v[0][i] = acc.v[1][i] = part[i] = 0;
+    const int col_tiles = int(this->g_.layout.col_tiles());
+    for (int k = 0; k < col_tiles; ++k, this->ring_.advance()) {
+      scales.advance(k);
+      this->wait();
+      const std::uint32_t at = this->stage_address();
+      const std::uint64_t tokens = operand(at + weight_bytes(Operands::kRowTiles / kConsumers) +
+                                           this->consumer() * int(kTileBytes));
+      const std::uint64_t weights = operand(at);
+      float2 rows;
+#pragma unroll
+      for (int half = 0; half < TokenSums::kHalves; ++half) {
+        issue_e4m3<128>(part, tokens, weights + half * (2 * kTileBytes >> 4));
+        if (half == 0) rows = row_scales();
+        const float2 of[2] = {scales.of(2 * half, k), scales.of(2 * half + 1, k)};
+        mma_wait<0>();
+        if (half == 1) this->release(this->ring_.stage);
+        join_half<End::kPaired>(part, of, rows, acc.v[half]);
+      }
+    }
+    const int tiles = min(Operands::kRowTiles, int(this->g_.layout.row_tiles()) - w.row_tile);
+    const Place place{.expert = w.expert,
+                      .row_tile = w.row_tile,
+                      .tiles = tiles,
+                      .first = w.first + warp_token(),
+                      .tokens = w.tokens - warp_token()};
+    if (tiles > 0 && place.tokens > 0)
+      end_.store(acc, place, this->s_.scratch.codes[threadIdx.x / 32]);
+    __syncwarp();
   }
 
   const End& end_;
 };
-
-/// Multiplies a tile's sums by what belongs to their rows and tokens.
-template <int size>
-__device__ void scale_sums(float (&acc)[size], const SumScales& s, std::int64_t stride,
-                           const Sums& sums) {
-  const std::int64_t at = sums.expert * stride;
-  const float* f = reinterpret_cast<const float*>(s.factors + at) + sums.row_tile * kTileRows;
-  const float low = f[Sums::row()], high = f[Sums::row() + 8];
-  const float expert = s.experts ? *reinterpret_cast<const float*>(s.experts + at) : 1;
-  const float* tokens = s.tokens + sums.first + Sums::lane() % 4 * 2;
-#pragma unroll
-  for (int j = 0; j < size / 4; ++j) {
-    if (j * 8 >= sums.tokens) return;
-    float2 token = make_float2(1, 1);
-    if (s.tokens) token = *reinterpret_cast<const float2*>(tokens + j * 8);
-    token.x *= expert, token.y *= expert;
-    acc[4 * j] = acc[4 * j] * low * token.x, acc[4 * j + 1] = acc[4 * j + 1] * low * token.y;
-    acc[4 * j + 2] = acc[4 * j + 2] * high * token.x;
-    acc[4 * j + 3] = acc[4 * j + 3] * high * token.y;
-  }
-}
-
-/// Of a warpgroup's first tile or its second.
-__device__ inline Sums tile_of(const Sums& first, int t) {
-  Sums sums = first;
-  sums.row_tile += t;
-  return sums;
-}
 
 }  // namespace switchyard::ops::sm90::prefill
