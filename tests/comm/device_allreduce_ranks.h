@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
@@ -21,14 +22,29 @@ inline comm::Deadlines gpu_deadlines() {
   return {.warm_up = std::chrono::seconds(30), .serving = std::chrono::seconds(15)};
 }
 
-/// Skips where there are fewer than two GPUs, one for each rank.
-class NeedsTwoGpus : public testing::Test {
+// Ranks that share a GPU wait for one another in kernels: each needs a connection of its own, and
+// no kernel may be loaded when it is first launched, which waits for those that run.
+inline const bool kManyConnections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
+                                     setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
+
+/// Skips where there is no GPU.
+class NeedsGpu : public testing::Test {
  protected:
   void SetUp() override {
-    const int gpus = resolve::probe_gpus().num_gpus;
-    if (gpus < 2) GTEST_SKIP() << "needs two CUDA devices, has " << gpus;
+    if (resolve::probe_gpus().num_gpus == 0) GTEST_SKIP() << "no CUDA device here";
   }
 };
+
+/// Whether ranks share GPU 0, as there are fewer GPUs than ranks.
+inline bool share_a_gpu(int ranks) { return resolve::probe_gpus().num_gpus < ranks; }
+/// Makes the GPU of a rank the current one: its own, or the one that all share.
+inline void take_seat(const comm::Group& g) { comm::use_gpu(share_a_gpu(g.size()) ? 0 : g.rank()); }
+/// The options of a workspace of `g`'s ranks, wherever they sit.
+inline comm::DeviceAllReduceOptions seated(const comm::Group& g,
+                                           comm::DeviceAllReduceOptions options = {}) {
+  options.shared_device = share_a_gpu(g.size());
+  return options;
+}
 
 /// Replaces what two twins may write differently, the sign and payload of a NaN, by one form.
 inline void unify_nans(Dtype t, std::vector<std::uint8_t>& bytes, std::size_t size) {
@@ -53,21 +69,42 @@ inline std::vector<std::uint8_t> comparable(const ArSpec& spec, const ArData& da
   return copy.outputs();
 }
 
-/// One rank's workspace, stream and tensors.
+/// One rank's workspace, stream and tensors. The ranks meet around what frees memory: on a GPU that
+/// they share this waits for all kernels, which may wait for the rank that frees.
 struct DeviceRank {
-  DeviceRank(comm::Group& group, const ArSpec& spec, const comm::DeviceAllReduceOptions& options)
-      : workspace(group, capacity_of(spec), options) {}
+  DeviceRank(comm::Group& g, const ArSpec& spec, const comm::DeviceAllReduceOptions& options = {})
+      : group(g), workspace(g, capacity_of(spec), seated(g, options)) {
+    group.barrier("workspaces built");
+  }
   /// Runs `data`'s call and brings its outputs back.
   void run(ArData& data) {
     data.poison();
     const ops::AllReduceCall host = data.call();
-    api::AllReduceMirror mirror(host);
-    workspace.run(mirror.call(), stream.get());
-    workspace.wait(stream.get());
-    mirror.download();
+    {
+      api::AllReduceMirror mirror(host);
+      group.barrier("inputs uploaded");
+      workspace.run(mirror.call(), stream.get());
+      workspace.wait(stream.get());
+      group.barrier("calls ended");
+      mirror.download();
+    }
+    group.barrier("tensors freed");
   }
+  comm::Group& group;
   DeviceStream stream;
   comm::DeviceAllReduce workspace;
 };
+
+/// A good pattern-1 call on a new group: the GPUs and their contexts are as before.
+inline void expect_good_call() {
+  const ArSpec spec{.tokens = 4, .hidden = 128};
+  std::vector<ArData> data = make_data(spec);
+  expect_all_well(on_thread_ranks(2, gpu_deadlines(), [&](comm::Group& g) {
+    take_seat(g);
+    DeviceRank rank(g, spec);
+    rank.run(data[std::size_t(g.rank())]);
+  }));
+  EXPECT_EQ(compare_with_oracle(spec, calls_of(data), data[0]), "");
+}
 
 }  // namespace switchyard::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused all-reduce between two GPUs of one process: bit for bit against the CPU twin, and
-// against the oracle.
+// The fused all-reduce between GPUs of one process, or of ranks that share one: bit for bit against
+// the CPU twin, and against the oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,14 +22,14 @@ using test::kArKinds;
 using test::kArStrategies;
 using test::same_bits;
 
-class DeviceAllReduceTest : public test::NeedsTwoGpus {};
+class DeviceAllReduceTest : public test::NeedsGpu {};
 
 /// Runs a spec on GPUs, three times over poisoned outputs; one rank alone is GPU 0.
 std::vector<ArData> run_gpus(const ArSpec& spec, const DeviceAllReduceOptions& options = {}) {
   std::vector<ArData> data = test::make_data(spec);
   test::expect_all_well(
       test::on_thread_ranks(int(spec.ranks), test::gpu_deadlines(), [&](Group& g) {
-        use_gpu(g.rank());
+        test::take_seat(g);
         DeviceRank rank(g, spec, options);
         ArData& mine = data[std::size_t(g.rank())];
         std::vector<std::uint8_t> first;
@@ -57,20 +57,37 @@ void check_gpus(const ArSpec& spec, bool oracle = true,
   EXPECT_EQ(test::compare_with_oracle(spec, test::calls_of(got), got[0]), "") << spec.str();
 }
 
-TEST_F(DeviceAllReduceTest, EveryPatternHasTheCpuTwinsBits) {
-  for (int value = 0; value < ops::kNumAllReducePatterns; ++value)
-    for (AllReduceStrategy strategy : kArStrategies)
-      for (std::int64_t hidden : {250, 256}) {
-        const auto pattern = ops::to_allreduce_pattern(value);
-        check_gpus({.pattern = pattern, .tokens = 13, .hidden = hidden, .strategy = strategy});
-        if (HasFailure()) return;
-      }
+TEST_F(DeviceAllReduceTest, EveryPatternHasTheCpuTwinsBitsOnTwoToEightRanks) {
+  int turn = 0;
+  for (std::int64_t ranks : {2, 3, 4, 8})
+    for (int value = 0; value < ops::kNumAllReducePatterns; ++value)
+      for (AllReduceStrategy strategy : kArStrategies)
+        for (Dtype dtype : test::kArDtypes) {
+          check_gpus({.pattern = ops::to_allreduce_pattern(value),
+                      .dtype = dtype,
+                      .ranks = ranks,
+                      .tokens = 13,
+                      .hidden = turn++ % 2 == 0 ? 250 : 256,
+                      .strategy = strategy});
+          if (HasFailure()) return;
+        }
+}
+
+// More choices than a block stages, and a number that no batch divides.
+TEST_F(DeviceAllReduceTest, ManyChoicesAndExperts) {
+  for (std::int64_t count : {1, 9, 256, 257, 300})
+    for (int value : {6, 7})
+      check_gpus({.pattern = ops::to_allreduce_pattern(value),
+                  .tokens = 3,
+                  .hidden = 64,
+                  .experts = count,
+                  .top_k = count});
 }
 
 // One rank alone is level 0 of the matrix.
 TEST_F(DeviceAllReduceTest, TheMatrixMatchesTheCpuTwinAndTheOracle) {
   int ran = 0;
-  for (const std::vector<int>& row : test::pairwise(test::ar_levels(2))) {
+  for (const std::vector<int>& row : test::pairwise(test::ar_levels(8))) {
     const ArSpec spec = test::ar_spec(row);
     if (!test::affordable(spec)) continue;
     check_gpus(spec);
@@ -160,12 +177,13 @@ TEST_F(DeviceAllReduceTest, UnalignedTensorsAreLegal) {
   std::vector<ArData> data = test::make_data(spec);
   const std::size_t bytes = want.size();
   test::expect_all_well(test::on_thread_ranks(2, test::gpu_deadlines(), [&](Group& g) {
-    use_gpu(g.rank());
-    DeviceRank rank(g, spec, {});
+    test::take_seat(g);
+    DeviceRank rank(g, spec);
     const ops::AllReduceCall host = data[std::size_t(g.rank())].call();
     api::AllReduceMirror mirror(host);
     ops::AllReduceCall call = mirror.call();
     DeviceMemory input(bytes + 2), out(bytes + 2);
+    g.barrier("tensors made");
     auto* from = static_cast<std::byte*>(input.data()) + 2;
     input.upload_part(std::get<ops::PlainSource>(host.source).input, 2, bytes);
     call.source = ops::PlainSource{from};

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_stream.h"
@@ -19,6 +20,7 @@ using ops::AllReduceStrategy;
 using ops::AllReduceTrouble;
 
 constexpr const char* kPhase = "creation of an allreduce workspace between GPUs";
+constexpr const char* kCalls = "allreduce between GPUs";
 
 ops::CallShape shape_of(const AllReduceCapacity& c) {
   return {c.max_tokens, c.hidden, c.dtype, AllReduceStrategy::kAuto, c.fp32_wire};
@@ -26,6 +28,15 @@ ops::CallShape shape_of(const AllReduceCapacity& c) {
 
 std::int64_t bank_bytes_of(const AllReduceCapacity& c) {
   return ops::exchange_bank_bytes(shape_of(c), c.ranks);
+}
+
+std::uint64_t nanoseconds(std::chrono::nanoseconds t) { return std::uint64_t(t.count()); }
+
+/// Throws what the group was aborted with.
+[[noreturn]] void throw_abort(Group& group) {
+  const Word none{0};
+  Patience abort(group, kCalls, std::chrono::seconds(1));
+  for (;;) abort.pause(none, 0, group.rank());  // once more while the text is being written
 }
 
 /// The largest latency and the smallest rate of all ranks.
@@ -76,13 +87,19 @@ DeviceAllReduce::DeviceAllReduce(Group& group, const AllReduceCapacity& capacity
                          {"hidden", cat(capacity.hidden)},
                          {"dtype", std::string(to_string(capacity.dtype))},
                          {"fp32_wire", cat(int(capacity.fp32_wire))},
-                         {"cost", options.cost ? "given" : "measured"}};
+                         {"cost", options.cost ? "given" : "measured"},
+                         {"shared_device", cat(int(options.shared_device))}};
   agree(group, mine, kPhase);
   memory_.emplace(group, std::size_t(device_allreduce_bytes(capacity)));
+  options_.geometry.sharers = memory_->ranks_per_gpu();
   std::optional<DeviceStream> stream;
   guarded(group, kPhase, [&] {
+    require(options.shared_device || memory_->ranks_per_gpu() == 1,
+            "allreduce workspace: ", memory_->ranks_per_gpu(),
+            " ranks share a GPU; choose one for each rank (or ask for shared_device, for tests)");
     control_.emplace(sizeof(ops::AllReduceControl));
-    const ops::AllReduceControl fresh;
+    const ops::AllReduceControl fresh{.warm_up_ns = nanoseconds(group.deadlines().warm_up),
+                                      .serving_ns = nanoseconds(group.deadlines().serving)};
     control_->upload(&fresh);
     status_.emplace(sizeof(ops::AllReduceStatus));
     stream.emplace();
@@ -138,9 +155,26 @@ AllReduceStrategy DeviceAllReduce::strategy(const ops::CallShape& shape) const {
   return cheaper_strategy(shape, group_.size(), cost_);
 }
 
+ops::AllReduceStatus& DeviceAllReduce::status() const {
+  return *static_cast<ops::AllReduceStatus*>(status_->host());
+}
+
+/// Runs `work`; what it throws is the first trouble. One rank alone may go on.
+template <class F>
+void DeviceAllReduce::or_dead(F&& work) {
+  if (group_.size() == 1) return work();
+  try {
+    or_abort(group_, work);
+  } catch (...) {
+    trouble_ = std::current_exception();
+    heed_abort();
+    throw;
+  }
+}
+
 void DeviceAllReduce::run(const AllReduceCall& call, Stream stream) {
   check();
-  auto work = [&] {
+  or_dead([&] {
     call.check();
     const std::int64_t bytes = ops::exchange_bank_bytes(call.shape, group_.size()),
                        limit = peers_.bank_bytes;
@@ -149,8 +183,7 @@ void DeviceAllReduce::run(const AllReduceCall& call, Stream stream) {
             capacity_.max_tokens, " tokens x ", capacity_.hidden,
             "); split the batch or build a larger one");
     enqueue(call, stream);
-  };
-  group_.size() > 1 ? or_abort(group_, work) : work();
+  });
 }
 
 void DeviceAllReduce::enqueue(const AllReduceCall& call, Stream stream) {
@@ -158,44 +191,55 @@ void DeviceAllReduce::enqueue(const AllReduceCall& call, Stream stream) {
   ops::AllReducePeers peers = peers_;
   const AllReduceWords words = allreduce_words(call, how);
   std::copy(words.begin(), words.end(), peers.words);
-  const auto budget = first_ ? group_.deadlines().warm_up : group_.deadlines().serving;
-  peers.deadline_ns =
-      std::uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(budget).count());
   ops::allreduce_norm_cuda(call, how, peers, options_.geometry, stream);
-  first_ = false;
+}
+
+/// Lets the own GPU stop waiting when the group is aborted; whether it is.
+bool DeviceAllReduce::heed_abort() {
+  if (group_.size() == 1 || !group_.aborted()) return false;
+  std::atomic_ref(status().abandoned).store(1, std::memory_order_release);
+  return true;
 }
 
 void DeviceAllReduce::wait(Stream stream) {
-  wait_for(stream);
+  constexpr auto kBusy = std::chrono::milliseconds(2), kSlice = std::chrono::milliseconds(1);
+  const auto start = std::chrono::steady_clock::now();
+  if (group_.size() == 1) wait_for(stream);
+  // The GPU's waits last as long as the deadline; a peer that gave up is known here earlier.
+  while (group_.size() > 1 && !is_done(stream)) {
+    heed_abort();
+    if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kSlice);
+  }
   check();
 }
 
 void DeviceAllReduce::check() {
-  auto* status = static_cast<ops::AllReduceStatus*>(status_->host());
-  const AllReduceTrouble trouble = std::atomic_ref(status->trouble).load(std::memory_order_acquire);
-  if (trouble != AllReduceTrouble::kNone) raise(*status);
+  if (trouble_) std::rethrow_exception(trouble_);
+  const ops::AllReduceStatus& s = status();
+  if (std::atomic_ref(status().trouble).load(std::memory_order_acquire) != AllReduceTrouble::kNone)
+    or_dead([&] { throw_trouble(s, group_.rank()); });
+  if (heed_abort()) or_dead([&] { throw_abort(group_); });
 }
 
-void DeviceAllReduce::raise(const ops::AllReduceStatus& s) {
-  auto give_up = [&] {
-    const int me = group_.rank();
-    if (s.trouble == AllReduceTrouble::kCallsDiffer)
-      throw UsageError(cat("allreduce: the ranks differ in call ", s.call, ": rank ", me, " has ",
-                           kAllReduceWordNames[s.word], " = ", s.mine, ", rank ", s.peer, " has ",
-                           s.theirs, "; call all ranks alike"));
-    if (s.trouble == AllReduceTrouble::kBadRow)
-      throw UsageError(cat("allreduce: entry ", s.token,
-                           " of expanded_idx_to_permuted_idx on rank ", me, " is ",
-                           std::int32_t(s.mine), "; legal are the rows given and -1"));
-    const double seconds = double(group_.deadlines().serving.count()) * 1e-3;
-    const std::string phase = s.word == 1 ? "allreduce owned rows" : "allreduce contributions";
-    throw PeerError(cat("rank ", me, " waited ", seconds, " s on its GPU for rank ", s.peer, " in ",
-                        phase, " (token ", s.token, " of call ", s.call,
-                        "); see whether that rank runs, and form a new group"),
-                    {me, s.peer, phase, seconds});
-  };
-  or_abort(group_, give_up);
-  throw InternalError("an allreduce in trouble that is none");
+DeviceAllReduce::~DeviceAllReduce() {
+  if (memory_ && status_) heed_abort();
+}
+
+void throw_trouble(const ops::AllReduceStatus& s, int rank) {
+  if (s.trouble == AllReduceTrouble::kCallsDiffer)
+    throw UsageError(cat("allreduce: the ranks differ in call ", s.call, ": rank ", rank, " has ",
+                         kAllReduceWordNames[s.word], " = ", s.mine, ", rank ", s.peer, " has ",
+                         s.theirs, "; call all ranks alike"));
+  if (s.trouble == AllReduceTrouble::kBadRow)
+    throw UsageError(cat("allreduce: entry ", s.token, " of expanded_idx_to_permuted_idx on rank ",
+                         rank, " is ", std::int32_t(s.mine), "; legal are the rows given and -1"));
+  ensure(s.trouble == AllReduceTrouble::kPeerLate, "an allreduce in trouble that is none");
+  const double seconds = double(s.budget_ns) * 1e-9;
+  const std::string phase = s.word == 1 ? "allreduce owned rows" : "allreduce contributions";
+  throw PeerError(cat("rank ", rank, " waited ", seconds, " s on its GPU for rank ", s.peer, " in ",
+                      phase, " (token ", s.token, " of call ", s.call,
+                      "); see whether that rank runs, and form a new group"),
+                  {rank, s.peer, phase, seconds});
 }
 
 void allreduce_fusion(DeviceAllReduce& workspace, const ops::AllReduceArgs& args, Stream stream) {

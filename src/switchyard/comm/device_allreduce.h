@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 
 #include "switchyard/base/device.h"
@@ -31,7 +32,15 @@ struct DeviceAllReduceOptions {
   std::optional<AllReduceCost> cost{};  // none: measured where a choice depends on it
   ops::AllReduceGeometry geometry{};
   std::chrono::nanoseconds pause{0};  // a test's: each call stands still behind its sending
+  // Several ranks may sit on one GPU, each with its part of the processors: for tests of more ranks
+  // than GPUs. Whatever waits for the whole GPU, such as cudaFree, then waits for the peers' calls
+  // too; give each rank a stream of its own, and CUDA as many connections as there are streams.
+  bool shared_device = false;
 };
+
+/// Throws what rank `rank` has to say of a trouble on its GPU.
+/// Errors: PeerError or UsageError, as DeviceAllReduce has them.
+[[noreturn]] void throw_trouble(const ops::AllReduceStatus& status, int rank);
 
 /// Bytes of GPU memory that a workspace takes on each rank.
 std::int64_t device_allreduce_bytes(const AllReduceCapacity& capacity);
@@ -45,16 +54,23 @@ std::int64_t device_allreduce_bytes(const AllReduceCapacity& capacity);
 /// Bits are those of AllReduceWorkspace, but for the sign and payload of a NaN. Numbers of a call
 /// that all ranks must pass alike are compared on the device.
 /// Errors:  UsageError from run() for arguments that break their rules or exceed the capacity.
-///          What goes wrong on the device is told by the next check() or run(): PeerError that
-///          names rank, peer and token when a peer did not come in the group's deadline; UsageError
-///          when the ranks' calls differ or an index names no row. Either aborts the group; the
-///          GPU's context stays usable: form a new group and workspace.
+///          What goes wrong on the device is told by the next check(), wait() or run(): PeerError
+///          that names rank, peer and token when a peer did not come in the group's deadline;
+///          UsageError when the ranks' calls differ or an index names no row. Any of them aborts
+///          the group, and each of the three throws PeerError when a peer has aborted it. From the
+///          first trouble on nothing is sent any more: calls that are queued, and graphs, end
+///          without an output, and every later call throws the first trouble again. The GPU's
+///          context stays usable: form a new group and workspace.
 class DeviceAllReduce {
  public:
   /// Collective. Errors: UsageError on every rank when the capacities differ, one is illegal, a
-  ///         GPU cannot reach another or memory is refused; PeerError.
+  ///         GPU cannot reach another, ranks share one unasked or memory is refused; PeerError.
   DeviceAllReduce(Group& group, const AllReduceCapacity& capacity,
                   const DeviceAllReduceOptions& options = {});
+  /// Waits for what is queued, which gives up at once when the group is aborted.
+  ~DeviceAllReduce();
+  DeviceAllReduce(const DeviceAllReduce&) = delete;
+  DeviceAllReduce& operator=(const DeviceAllReduce&) = delete;
 
   /// Enqueues one fused all-reduce. Pointers, those of scales too, lie on this rank's GPU.
   void run(const ops::AllReduceCall& call, Stream stream);
@@ -73,7 +89,10 @@ class DeviceAllReduce {
  private:
   void measure(Stream stream);
   void enqueue(const ops::AllReduceCall& call, Stream stream);
-  [[noreturn]] void raise(const ops::AllReduceStatus& status);
+  bool heed_abort();
+  ops::AllReduceStatus& status() const;
+  template <class F>
+  void or_dead(F&& work);
 
   Group& group_;
   AllReduceCapacity capacity_;
@@ -83,7 +102,7 @@ class DeviceAllReduce {
   std::optional<HostWords> status_;
   std::optional<PeerMemory> memory_;  // last, so that it goes first: it waits for the kernels
   ops::AllReducePeers peers_;
-  bool first_ = true;
+  std::exception_ptr trouble_;  // the first
 };
 
 /// The families by one name. Errors: as DeviceAllReduce::run().

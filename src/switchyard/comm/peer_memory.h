@@ -19,6 +19,9 @@ std::size_t free_gpu_bytes();
 
 /// Waits until all work queued on a stream is done. Errors: DeviceError that it failed with.
 void wait_for(Stream stream);
+/// Whether all work queued on a stream is done; does not wait. Errors: DeviceError that it failed
+/// with.
+bool is_done(Stream stream);
 
 /// Zero-initialised words of the host that a GPU can write while it runs.
 class HostWords {
@@ -46,8 +49,9 @@ class PeerMemory {
   /// Collective. Errors: UsageError on every rank when some GPU cannot reach another or the memory
   /// is refused; PeerError.
   PeerMemory(Group& group, std::size_t slice_bytes);
-  /// Lets go of the peers' slices, and of the own one when all have; collective unless the group is
-  /// aborted. A peer that does not come in the group's deadline is not waited for.
+  /// Lets go of the peers' slices, and of the own one when all have let go of it, which is waited
+  /// for until the group's deadline, of an aborted group five seconds at most. A peer that does not
+  /// come may still write into the slice, which then stays allocated until the process ends.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -58,14 +62,19 @@ class PeerMemory {
   std::size_t bytes() const { return bytes_; }
   /// The own GPU's ordinal.
   int gpu() const { return gpu_; }
+  /// Most ranks that one GPU has; the same on all ranks.
+  int ranks_per_gpu() const { return ranks_per_gpu_; }
 
  private:
   void open(const std::vector<std::string>& cards);
   void close_peers() noexcept;
+  Word& let_go(int rank) const;
+  bool all_let_go() noexcept;
 
   Group& group_;
   std::size_t bytes_;
-  int gpu_ = 0;
+  int gpu_ = 0, ranks_per_gpu_ = 1;
+  SharedBytes words_;  // a line per rank, 1 when its GPU writes into no slice any more
   std::vector<std::byte*> slices_;
   std::vector<bool> opened_;  // by IPC
 };

@@ -2,7 +2,10 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/cuda_check.h"
@@ -12,6 +15,7 @@ namespace switchyard::comm {
 namespace {
 
 constexpr const char* kPhase = "creation of peer memory";
+constexpr std::size_t kLineBytes = 64;
 
 /// What a rank tells the others of its slice.
 struct Card {
@@ -68,6 +72,12 @@ void wait_for(Stream stream) {
              "wait for a stream's work");
 }
 
+bool is_done(Stream stream) {
+  const cudaError_t status = cudaStreamQuery(static_cast<cudaStream_t>(stream.handle));
+  if (status != cudaErrorNotReady) cuda_check(status, "work of a stream");
+  return status == cudaSuccess;
+}
+
 HostWords::HostWords(std::size_t bytes) {
   cuda_check(cudaHostAlloc(&host_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
              "host words: allocation");
@@ -85,6 +95,7 @@ PeerMemory::PeerMemory(Group& group, std::size_t slice_bytes)
       opened_(std::size_t(group.size()), false) {
   Card mine{.process = getpid()};
   const auto me = std::size_t(group.rank());
+  words_ = group.share(std::size_t(group.size()) * kLineBytes, kPhase);
   try {
     guarded(group, kPhase, [&] {
       cuda_check(cudaGetDevice(&gpu_), "peer memory: the current GPU");
@@ -119,6 +130,9 @@ PeerMemory::PeerMemory(Group& group, std::size_t slice_bytes)
 
 void PeerMemory::open(const std::vector<std::string>& cards) {
   const Card mine = card_of(cards[std::size_t(group_.rank())]);
+  std::map<std::string, int> ranks;  // of each GPU
+  for (const std::string& text : cards)
+    ranks_per_gpu_ = std::max(ranks_per_gpu_, ++ranks[card_of(text).bus]);
   for (std::size_t r = 0; r < cards.size(); ++r) {
     if (int(r) == group_.rank()) continue;
     const Card card = card_of(cards[r]);
@@ -141,19 +155,37 @@ void PeerMemory::close_peers() noexcept {
     if (opened_[r]) cudaIpcCloseMemHandle(slices_[r]);
 }
 
-// What the own GPU has queued may still write into the peers' slices; the peers' GPUs have ended
-// when their ranks come to the barrier.
+Word& PeerMemory::let_go(int rank) const {
+  return *reinterpret_cast<Word*>(words_.bytes.data() + std::size_t(rank) * kLineBytes);
+}
+
+// No barrier: ranks of an aborted group, which has none any more, must wait for one another too.
+bool PeerMemory::all_let_go() noexcept {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kAfterAbort{5000};
+  const auto start = std::chrono::steady_clock::now();
+  publish(let_go(group_.rank()), 1);
+  for (int r = 0; r < group_.size(); ++r)
+    while (let_go(r).load(std::memory_order_acquire) == 0) {
+      const milliseconds serving = group_.deadlines().serving;
+      const milliseconds budget = group_.aborted() ? std::min(serving, kAfterAbort) : serving;
+      if (std::chrono::steady_clock::now() - start > budget) {
+        group_.abort("a rank did not come to the release of peer memory");
+        return false;
+      }
+      sleep_on(let_go(r), 0, milliseconds(1));
+    }
+  return true;
+}
+
+// What the own GPU has queued may still write into the peers' slices, and theirs into this one.
 PeerMemory::~PeerMemory() {
   int before = 0;
   cudaGetDevice(&before);
   cudaSetDevice(gpu_);
   cudaDeviceSynchronize();
   close_peers();
-  try {
-    if (!group_.aborted()) group_.barrier("release of peer memory");
-  } catch (...) {  // whoever is missing has its process's memory taken away with it
-  }
-  cudaFree(slices_[std::size_t(group_.rank())]);
+  if (all_let_go()) cudaFree(slices_[std::size_t(group_.rank())]);
   cudaSetDevice(before);
 }
 

@@ -13,6 +13,7 @@ namespace {
 
 void use_gpu(int) { refuse(); }
 void wait_for(Stream) { refuse(); }
+bool is_done(Stream) { refuse(); }
 std::size_t free_gpu_bytes() { refuse(); }
 
 HostWords::HostWords(std::size_t) { refuse(); }

@@ -116,7 +116,7 @@ Launch launch_of(const FusedCall& c, bool narrow, AllReduceStrategy strategy,
                                             : kSmallBlock;
   l.once = narrow && !l.two_shot && c.units <= std::min(most, kMost);
   l.threads = std::min({whole_warps(c.units), most, l.once ? kMost : kMostInLoops});
-  l.shared_bytes = fused::row_memory_bytes(c.units);
+  l.shared_bytes = fused::row_memory_bytes(c.units, c.staged);
   return l;
 }
 
@@ -150,6 +150,7 @@ void allreduce_norm_cuda(const AllReduceCall& call, AllReduceStrategy strategy,
   const bool weighted = std::visit(TakeSource{c}, call.source);
   if (call.norm) take_norm(*call.norm, c);
   c.vectors = vectors_of(s, c);
+  c.staged = weighted && c.vectors && !c.legacy && c.weighted.count <= fused::kStagedChoices;
   c.word_scales = reinterpret_cast<std::uintptr_t>(c.quant.scales) % 4 == 0;
   // One rank alone rounds nothing on a wire that it has none of.
   const bool wide = s.fp32_wire || s.dtype == Dtype::kF32 || peers.ranks == 1;

@@ -26,7 +26,8 @@ inline constexpr int kAllReduceCallWords = 10;
 /// What a kernel has run into.
 enum class AllReduceTrouble : std::uint32_t { kNone, kPeerLate, kCallsDiffer, kBadRow };
 
-/// The first trouble of a workspace, which kernels write into host memory.
+/// The first trouble of a workspace, which kernels write into host memory, and the host's word
+/// back.
 struct AllReduceStatus {
   AllReduceTrouble trouble = AllReduceTrouble::kNone;
   std::int32_t peer = -1;
@@ -34,13 +35,18 @@ struct AllReduceStatus {
   std::uint32_t call = 0;  // counted from 0
   std::uint32_t word = 0;  // kCallsDiffer: which; kPeerLate: 1 when an owner's row was awaited
   std::uint32_t mine = 0, theirs = 0;
+  std::uint64_t budget_ns = 0;  // kPeerLate: how long it was waited for
+  std::uint32_t abandoned = 0;  // by the host: whoever waits on the GPU stops
 };
 
-/// Words of a GPU's own that its calls keep between them.
+/// Words of a GPU's own that its calls keep between them. Budgets lie here and not in a launch, so
+/// that a captured graph waits as long as the call that it replays may.
 struct AllReduceControl {
   std::uint32_t call = 0;      // how many have ended
   std::uint32_t arrivals = 0;  // blocks of the running one that have
-  std::uint32_t stop = 0, claimed = 0;
+  std::uint32_t dead = 0;      // there was trouble: no call sends or waits any more
+  std::uint32_t claimed = 0;   // and somebody tells of it
+  std::uint64_t warm_up_ns = 0, serving_ns = 0;  // of one wait in the first call, and later
 };
 
 /// One GPU's view of all ranks' exchange memory.
@@ -50,7 +56,6 @@ struct AllReducePeers {
   std::int64_t bank_bytes = 0;              // of one generation
   AllReduceControl* control = nullptr;      // in this GPU's memory
   AllReduceStatus* status = nullptr;        // in host memory, as this GPU addresses it
-  std::uint64_t deadline_ns = 0;            // of one wait
   std::uint32_t words[kAllReduceCallWords] = {};
   std::uint64_t pause_ns = 0;  // a test's: between this rank's sending and its first look
 };
@@ -61,6 +66,7 @@ struct AllReduceGeometry {
   int finishers = 0;  // blocks that finish rows
   int pushers = 0;    // blocks in front that only send; -1: none
   int slices = 0;     // of a row, among the pushers
+  int sharers = 1;    // ranks on this GPU: each takes its part of the processors, so that all run
 };
 
 /// Elements that a thread handles at a time; rows in exchange memory are whole units.
@@ -91,8 +97,9 @@ constexpr std::int64_t exchange_bank_bytes(const CallShape& s, std::int64_t rank
 ///
 /// Bits are those of the CPU twin, but for the sign and the payload of a NaN.
 /// Errors:  UsageError as AllReduceCall::check(), or beyond the limits of a GPU; DeviceError when
-///          the launch is refused or the build has no CUDA. What happens on the device is told by
-///          peers.status.
+///          the launch is refused or the build has no CUDA; UsageError for more sharers than the
+///          GPU has room for. What happens on the device is told by peers.status; from then on
+///          calls send nothing, wait for nothing and write nothing.
 void allreduce_norm_cuda(const AllReduceCall& call, AllReduceStrategy strategy,
                          const AllReducePeers& peers, const AllReduceGeometry& geometry,
                          Stream stream);

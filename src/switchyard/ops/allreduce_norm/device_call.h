@@ -42,6 +42,7 @@ struct FusedCall {
   int units = 0;
   bool vectors = false, legacy = false;
   bool word_scales = false;  // scales may be written in words
+  bool staged = false;       // choices lie in shared memory, and vectors fit
   int pushers =
       0;           // blocks in front that send rows and finish none; 0: each finishes what it sends
   int slices = 1;  // of a row, each sent by one block
@@ -98,22 +99,10 @@ __device__ inline std::int32_t bad_row(const FusedCall& c, std::int64_t at, std:
   return -1;
 }
 
-/// The row that choice i of token m names, -1 for none, and its weight.
-template <class T>
+/// The row that a choice names, -1 for none, and its weight.
 struct Choice {
   std::int32_t row;
   float weight;
-  __device__ Choice(const WeightedRows& r, std::int64_t at, bool exists)
-      : row(!exists              ? -1
-            : r.index != nullptr ? r.index[at]
-                                 : std::int32_t(at)),
-        weight(exists ? weight_of<T>(r, at) : 0.0F) {}
-  /// Skips what has no row or no weight: as 0 times 0, which changes no sum that started at +0.
-  __device__ void settle(const FusedCall& c, std::int64_t at) {
-    if (row < -1 || row >= c.weighted.num_rows) row = bad_row(c, at, row);
-    if (weight == 0) row = -1;
-    if (row < 0) weight = 0;
-  }
 };
 
 /// Where the choices of token m begin, and how far apart they are.
@@ -125,31 +114,62 @@ struct Choices {
   __device__ std::int64_t at(int i) const { return begin + i * step; }
 };
 
+/// The choice at `at`. What has no row or no weight is skipped: as 0 times 0, which changes no sum
+/// that started at +0.
+template <class T>
+__device__ inline Choice read_choice(const FusedCall& c, std::int64_t at) {
+  const WeightedRows& r = c.weighted;
+  Choice choice{r.index != nullptr ? r.index[at] : std::int32_t(at), weight_of<T>(r, at)};
+  if (choice.row < -1 || choice.row >= r.num_rows) choice.row = bad_row(c, at, choice.row);
+  if (choice.weight == 0 || choice.row < 0) choice = {-1, 0};
+  return choice;
+}
+
+/// Most choices of a token that a block keeps in shared memory.
+inline constexpr int kStagedChoices = 256;
+/// How many of them a thread adds at a time.
+template <class T>
+inline constexpr int kChoiceBatch = T::kWords == 4 ? 8 : 4;
+
+/// Puts the choices of token m into shared memory, so that no thread looks at one while rows could
+/// be on their way. All threads of the block call it.
+template <class T>
+__device__ inline void stage_choices(const FusedCall& c, std::int64_t m, Choice* staged) {
+  if (!c.staged) return;
+  constexpr int kBatch = kChoiceBatch<T>;
+  static_assert(kStagedChoices % kBatch == 0);
+  const Choices choices(c, m);
+  const int count = c.weighted.count, whole = (count + kBatch - 1) / kBatch * kBatch;
+  __syncthreads();  // those of the row before have been used
+  for (int i = int(threadIdx.x); i < whole; i += int(blockDim.x))
+    staged[i] = i < count ? read_choice<T>(c, choices.at(i)) : Choice{-1, 0};
+  __syncthreads();
+}
+
 /// acc += the weighted rows of token m at unit `u`, then the factor and what is added behind it.
 /// All loads of a batch are asked for before the first is used.
 template <class T>
 __device__ __forceinline__ void add_weighted(const FusedCall& c, std::int64_t m, int u,
-                                             float (&acc)[kUnit]) {
-  constexpr int kBatch = T::kWords == 4 ? 8 : 4;
+                                             const Choice* staged, float (&acc)[kUnit]) {
+  constexpr int kBatch = kChoiceBatch<T>;
   const WeightedRows& r = c.weighted;
-  const Choices choices(c, m);
   const Unit<T> extra = r.extra != nullptr ? load_vectors<T>(c.rows(), r.extra, m, u) : zeros<T>();
   for (int first = 0; first < r.count; first += kBatch) {
-    float weight[kBatch];
     Unit<T> unit[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      Choice<T> choice(r, choices.at(first + i), first + i < r.count);
-      choice.settle(c, choices.at(first + i));
-      weight[i] = choice.weight;
-      unit[i] = choice.row < 0 ? zeros<T>() : load_vectors<T>(c.rows(), r.rows, choice.row, u);
+      const std::int32_t row = staged[first + i].row;
+      unit[i] = row < 0 ? zeros<T>() : load_vectors<T>(c.rows(), r.rows, row, u);
     }
+    // Else the assembler saves registers by moving each load to where it is used, behind a wait.
+    __syncwarp(__activemask());
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
+      const float weight = staged[first + i].weight;
       float x[kUnit];
       widen(unit[i], x);
 #pragma unroll
-      for (int e = 0; e < kUnit; ++e) acc[e] = acc[e] + weight[i] * x[e];
+      for (int e = 0; e < kUnit; ++e) acc[e] = acc[e] + weight * x[e];
     }
   }
   float x[kUnit];
@@ -161,8 +181,8 @@ __device__ __forceinline__ void add_weighted(const FusedCall& c, std::int64_t m,
   }
 }
 
-/// add_weighted() for rows that vectors do not fit, and for rounding to T at every step: one row
-/// after another, out of line.
+/// add_weighted() for rows that vectors do not fit, for rounding to T at every step and for more
+/// choices than are staged: one row after another, out of line.
 template <class T>
 __device__ __noinline__ void add_weighted_slowly(const FusedCall& c, std::int64_t m, int u,
                                                  float (&acc)[kUnit]) {
@@ -171,8 +191,7 @@ __device__ __noinline__ void add_weighted_slowly(const FusedCall& c, std::int64_
   auto rounded = [&](float x) { return c.legacy ? T::round(x) : x; };
   float x[kUnit];
   for (int i = 0; i < r.count; ++i) {
-    Choice<T> choice(r, choices.at(i), true);
-    choice.settle(c, choices.at(i));
+    const Choice choice = read_choice<T>(c, choices.at(i));
     if (choice.row < 0) continue;
     widen(load_unit<T>(c.rows(), r.rows, choice.row, u), x);
     for (int e = 0; e < kUnit; ++e) acc[e] = rounded(acc[e] + rounded(choice.weight * x[e]));
@@ -184,9 +203,9 @@ __device__ __noinline__ void add_weighted_slowly(const FusedCall& c, std::int64_
   for (int e = 0; e < kUnit; ++e) acc[e] = rounded(acc[e] + x[e]);
 }
 
-/// Unit `u` of this rank's contribution to token m, in fp32, from +0.
+/// Unit `u` of this rank's contribution to token m, whose choices are staged, in fp32, from +0.
 template <class T, Source kSource>
-__device__ inline void contribution(const FusedCall& c, std::int64_t m, int u,
+__device__ inline void contribution(const FusedCall& c, std::int64_t m, int u, const Choice* staged,
                                     float (&acc)[kUnit]) {
 #pragma unroll
   for (int e = 0; e < kUnit; ++e) acc[e] = 0;
@@ -195,10 +214,10 @@ __device__ inline void contribution(const FusedCall& c, std::int64_t m, int u,
     widen(load_unit<T>(c.rows(), c.input, m, u), x);
 #pragma unroll
     for (int e = 0; e < kUnit; ++e) acc[e] += x[e];
-  } else if (c.legacy || !c.vectors) {
-    add_weighted_slowly<T>(c, m, u, acc);
+  } else if (c.staged) {
+    add_weighted<T>(c, m, u, staged, acc);
   } else {
-    add_weighted<T>(c, m, u, acc);
+    add_weighted_slowly<T>(c, m, u, acc);
   }
 }
 

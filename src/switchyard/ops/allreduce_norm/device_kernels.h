@@ -58,6 +58,13 @@ __device__ inline void compare_words(const FusedCall& c, const Bank& bank,
   }
 }
 
+/// Whether there was trouble, after which nothing is sent: a peer may still read what lies in its
+/// banks. The same for all threads of a block, which all call it.
+__device__ inline bool dead(const FusedCall& c) {
+  if (c.peers.ranks == 1) return false;
+  return __syncthreads_or(*reinterpret_cast<volatile const int*>(&c.peers.control->dead)) != 0;
+}
+
 /// The last block to end tells the next call that this one is over.
 __device__ inline void end_call(const FusedCall& c, const Bank& bank) {
   __syncthreads();
@@ -68,15 +75,16 @@ __device__ inline void end_call(const FusedCall& c, const Bank& bank) {
   control->call = bank.number + 1;
 }
 
-/// This rank's contribution to token m as it goes over the wire; alone, unrounded.
+/// This rank's contribution to token m, whose choices are staged, as it goes over the wire; alone,
+/// unrounded.
 template <class T, class W, Source kSource>
-__device__ inline Unit<W> wire_unit(const FusedCall& c, std::int64_t m, int u) {
+__device__ inline Unit<W> wire_unit(const FusedCall& c, std::int64_t m, int u, const RowMemory& s) {
   Unit<W> out;
   if constexpr (kSource == Source::kPlain && std::is_same_v<T, W>) {
     out = load_unit<T>(c.rows(), c.input, m, u);
   } else {
     float acc[kUnit];
-    contribution<T, kSource>(c, m, u, acc);
+    contribution<T, kSource>(c, m, u, s.choices, acc);
     out = narrow<W>(acc);
   }
 #pragma unroll
@@ -129,11 +137,12 @@ __device__ inline void push_units(const FusedCall& c, const Bank& bank, std::int
   const AllReducePeers& peers = c.peers;
   const std::int64_t row_bytes = std::int64_t(c.units) * W::kWords * 4;
   const int step = int(blockDim.x);
+  if constexpr (kSource == Source::kWeighted) stage_choices<T>(c, m, s.choices);
   for (int base = begin + int(threadIdx.x); base < end; base += step * kBatch) {
     Unit<W> unit[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
-      if (base + i * step < end) unit[i] = wire_unit<T, W, kSource>(c, m, base + i * step);
+      if (base + i * step < end) unit[i] = wire_unit<T, W, kSource>(c, m, base + i * step, s);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int u = base + i * step;
@@ -188,7 +197,7 @@ __device__ inline void sum_row(const FusedCall& c, const Bank& bank, std::int64_
         if (awaited) {
           look(from + u * W::kWords * 4, unit[i].w);
         } else if constexpr (kOwn == Own::kInInput) {
-          unit[i] = wire_unit<T, W, Source::kPlain>(c, m, u);
+          unit[i] = wire_unit<T, W, Source::kPlain>(c, m, u, s);
         } else {
           float own[kUnit];
           get_row(s, u, own);
@@ -262,18 +271,12 @@ __device__ inline void finish_rows(const FusedCall& c, const Bank& bank, const R
   }
 }
 
-/// Blocks in front send rows, where there are such blocks; the others finish them, or send and
-/// finish them; blocks behind clear padding, where there are such.
+/// A block's part of a one-shot call. Blocks in front send rows, where there are such blocks; the
+/// others finish them, or send and finish them; blocks behind clear padding, where there are such.
 template <class T, class W, Source kSource, bool kOnce>
-__global__ void __launch_bounds__(kOnce ? 1024 : 512, kOnce ? 1 : 2)
-    one_shot(const __grid_constant__ FusedCall c) {
-  extern __shared__ float4 memory[];
-  const RowMemory s = row_memory(reinterpret_cast<float*>(memory), c.units);
+__device__ __forceinline__ void one_shot_part(const FusedCall& c, const Bank& bank,
+                                              const RowMemory& s, const Gamma<T, kOnce>& gamma) {
   const int block = int(blockIdx.x), clearer = block - (int(gridDim.x) - c.clearers);
-  const Gamma<T, kOnce> gamma(c, block >= c.pushers && clearer < 0);
-  sm90::wait_for_previous_launch();
-  sm90::allow_next_launch();
-  const Bank bank{c, c.peers.ranks == 1 ? 0 : c.peers.control->call};
   Waiter<!kOnce> waiter(c.peers, bank.number);
   if (block == 0) push_words(c, bank);
   if (clearer >= 0) {
@@ -286,6 +289,20 @@ __global__ void __launch_bounds__(kOnce ? 1024 : 512, kOnce ? 1 : 2)
     send_and_finish<T, W, kSource, kOnce>(c, bank, s, gamma, waiter);
   }
   if (block == int(gridDim.x) - 1) compare_words(c, bank, waiter);
+}
+
+/// One rank's one-shot call.
+template <class T, class W, Source kSource, bool kOnce>
+__global__ void __launch_bounds__(kOnce ? 1024 : 512, kOnce ? 1 : 2)
+    one_shot(const __grid_constant__ FusedCall c) {
+  extern __shared__ float4 memory[];
+  const RowMemory s = row_memory(reinterpret_cast<float*>(memory), c.units);
+  const int block = int(blockIdx.x);
+  const Gamma<T, kOnce> gamma(c, block >= c.pushers && block < int(gridDim.x) - c.clearers);
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const Bank bank{c, c.peers.ranks == 1 ? 0 : c.peers.control->call};
+  if (!dead(c)) one_shot_part<T, W, kSource, kOnce>(c, bank, s, gamma);
   end_call(c, bank);
 }
 
@@ -323,17 +340,19 @@ __device__ inline void sum_owned_row(const FusedCall& c, const Bank& bank, std::
   const AllReducePeers& peers = c.peers;
   const std::int64_t row_bytes = std::int64_t(c.units) * W::kWords * 4,
                      owned = (c.tokens + peers.ranks - 1) / peers.ranks;
+  if constexpr (kSource == Source::kWeighted) stage_choices<T>(c, m, s.choices);
   for (int u = int(threadIdx.x); u < c.units; u += int(blockDim.x)) {
     const Unit<T> residual = c.has_norm ? load_unit<T>(c.rows(), c.residual_in, m, u) : zeros<T>();
-    const Unit<W> own = wire_unit<T, W, kSource>(c, m, u);
+    const Unit<W> own = wire_unit<T, W, kSource>(c, m, u, s);
     float acc[kUnit] = {};
+    bool whole = true;
     for (int r = 0; r < peers.ranks; ++r) {
       Unit<W> unit = own;
       if (r != peers.rank) {
         std::byte* from =
             bank.contribution(peers.rank, r, m / peers.ranks, owned, row_bytes) + u * W::kWords * 4;
         look(from, unit.w);
-        waiter.take(from, unit.w, {r, m});
+        whole = waiter.take(from, unit.w, {r, m}) && whole;
       }
       add_wire<T>(c, unit, acc);
     }
@@ -341,7 +360,7 @@ __device__ inline void sum_owned_row(const FusedCall& c, const Bank& bank, std::
 #pragma unroll
     for (int e = 0; e < kUnit; ++e) sum[e] = acc[e];
     add_residual<T>(c, m, u, residual, acc);
-    share_unit<T, W>(c, bank, m, u, sum, acc);
+    if (whole) share_unit<T, W>(c, bank, m, u, sum, acc);  // a late peer takes no other sum
     put_row(s, u, acc);
   }
 }
@@ -372,16 +391,12 @@ __device__ inline void take_owned_row(const FusedCall& c, const Bank& bank, std:
   }
 }
 
-/// Rank m mod N sums row m. First all rows that others own go out, so no push waits for anything.
+/// A block's part of a two-shot call: rank m mod N sums row m. First all rows that others own go
+/// out, so no push waits for anything.
 template <class T, class W, Source kSource>
-__global__ void __launch_bounds__(512, 2) two_shot(const __grid_constant__ FusedCall c) {
-  extern __shared__ float4 memory[];
-  const RowMemory s = row_memory(reinterpret_cast<float*>(memory), c.units);
-  const Gamma<T, false> gamma(c, true);
-  sm90::wait_for_previous_launch();
-  sm90::allow_next_launch();
+__device__ __forceinline__ void two_shot_part(const FusedCall& c, const Bank& bank,
+                                              const RowMemory& s, const Gamma<T, false>& gamma) {
   const AllReducePeers& peers = c.peers;
-  const Bank bank{c, peers.control->call};
   Waiter<true> waiter(peers, bank.number);
   if (blockIdx.x == 0) push_words(c, bank);
   const std::int64_t row_bytes = std::int64_t(c.units) * W::kWords * 4,
@@ -390,8 +405,9 @@ __global__ void __launch_bounds__(512, 2) two_shot(const __grid_constant__ Fused
     const int owner = int(m % peers.ranks);
     if (owner == peers.rank) continue;
     std::byte* to = bank.contribution(owner, peers.rank, m / peers.ranks, owned, row_bytes);
+    if constexpr (kSource == Source::kWeighted) stage_choices<T>(c, m, s.choices);
     for (int u = int(threadIdx.x); u < c.units; u += int(blockDim.x))
-      push_unit(to + u * W::kWords * 4, wire_unit<T, W, kSource>(c, m, u));
+      push_unit(to + u * W::kWords * 4, wire_unit<T, W, kSource>(c, m, u, s));
   }
   clear_padding(c, int(blockIdx.x), int(gridDim.x));
   pause(peers.pause_ns);
@@ -406,6 +422,18 @@ __global__ void __launch_bounds__(512, 2) two_shot(const __grid_constant__ Fused
       if (c.wants_norm) norm_row<T, false>(c, m, s, gamma);
     }
   if (blockIdx.x == 0) compare_words(c, bank, waiter);
+}
+
+/// One rank's two-shot call.
+template <class T, class W, Source kSource>
+__global__ void __launch_bounds__(512, 2) two_shot(const __grid_constant__ FusedCall c) {
+  extern __shared__ float4 memory[];
+  const RowMemory s = row_memory(reinterpret_cast<float*>(memory), c.units);
+  const Gamma<T, false> gamma(c, true);
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const Bank bank{c, c.peers.control->call};
+  if (!dead(c)) two_shot_part<T, W, kSource>(c, bank, s, gamma);
   end_call(c, bank);
 }
 

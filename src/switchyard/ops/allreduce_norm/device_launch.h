@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "switchyard/base/check.h"
 #include "switchyard/base/cuda_launch.h"
 #include "switchyard/ops/allreduce_norm/device_kernels.h"
 
@@ -36,6 +37,25 @@ inline Room room_of(Kernel kernel, const Launch& l) {
   return room;
 }
 
+/// The part of a GPU that one of several ranks on it takes: all their blocks, and those of each
+/// stream's next call, which may take their place early, run at once. Else ranks would wait for
+/// blocks that have no room. Errors: UsageError.
+inline Room part_of(const Room& whole, int sharers) {
+  constexpr int kLeast = 4;
+  if (sharers == 1) return whole;
+  const Room part{whole.processors / (2 * sharers), 1};
+  require(part.processors >= kLeast, "allreduce: ", sharers, " ranks share a GPU of ",
+          whole.processors, " processors, which has room for ", whole.processors / (2 * kLeast));
+  return part;
+}
+
+/// Cuts the blocks down to a part of a GPU that other ranks share.
+inline void fit(FusedCall& c, std::int64_t& finishers, const Room& part) {
+  c.clearers = std::min(c.clearers, part.processors / 4);
+  c.pushers = std::min(c.pushers, part.processors / 3);
+  finishers = std::min<std::int64_t>(finishers, part.processors - c.pushers - c.clearers);
+}
+
 /// Blocks that send and blocks that finish. Few weighted rows are cut into slices, so that a row's
 /// experts are added by several processors; other rows are finished by who sends them, which was
 /// faster (docs/benchmarks.md). Padding of few rows' scales is more than they are: it gets blocks.
@@ -58,12 +78,13 @@ inline std::int64_t cut(FusedCall& c, const Launch& l, const Room& room) {
   const bool pads =
       c.quant.kind == AllReduceQuant::kNvfp4 && c.quant.layout != formats::ScaleLayout::kLinear;
   if (pads && few && !l.two_shot && c.tokens > 0) c.clearers = kClearers;
+  if (g.sharers > 1) fit(c, finishers, room);
   return c.pushers + finishers + c.clearers;
 }
 
 /// Enqueues one kernel. Errors: DeviceError when the launch is refused.
 inline void enqueue(void (*kernel)(FusedCall), FusedCall c, const Launch& l, Stream stream) {
-  const std::int64_t blocks = cut(c, l, room_of(kernel, l));
+  const std::int64_t blocks = cut(c, l, part_of(room_of(kernel, l), l.geometry.sharers));
   launch_overlapped(kLaunchWhat, kernel,
                     {.blocks = unsigned(blocks),
                      .threads = unsigned(l.threads),

@@ -14,20 +14,23 @@
 /// Norm and quantisation of one row by one block, as the CPU twin has them. For .cu files only.
 namespace switchyard::ops::fused {
 
-/// A block's shared memory: the row, then the lanes of its sum and one word per warp.
+/// A block's shared memory: the row, then the lanes of its sum, one word per warp and choices.
 struct RowMemory {
   float* row;    // [units * kUnit]
   float* lanes;  // [kRmsLanes]
   std::uint32_t* warps;
+  Choice* choices;  // [kStagedChoices] where a call stages them
 };
 /// Its size for `units` units. Units: bytes.
-constexpr std::int64_t row_memory_bytes(std::int64_t units) {
-  return (units * kAllReduceUnit + kRmsLanes + 32) * 4;
+constexpr std::int64_t row_memory_bytes(std::int64_t units, bool staged) {
+  return (units * kAllReduceUnit + kRmsLanes + 32) * 4 +
+         (staged ? kStagedChoices * std::int64_t(sizeof(Choice)) : 0);
 }
 /// The parts of a block's memory.
 __device__ inline RowMemory row_memory(float* memory, int units) {
   float* lanes = memory + units * kUnit;
-  return {memory, lanes, reinterpret_cast<std::uint32_t*>(lanes + kRmsLanes)};
+  auto* warps = reinterpret_cast<std::uint32_t*>(lanes + kRmsLanes);
+  return {memory, lanes, warps, reinterpret_cast<Choice*>(warps + 32)};
 }
 
 /// Reads unit `u` of the row in shared memory.

@@ -55,9 +55,9 @@ struct Awaited {
   std::uint32_t owned = 0;  // an owner's row
 };
 
-/// Tells the host of the first trouble, and every block to stop waiting.
+/// Tells the host of the first trouble, every block to stop waiting, and later calls to do nothing.
 __device__ inline void report(const AllReducePeers& peers, const AllReduceStatus& status) {
-  atomicExch(&peers.control->stop, 1U);
+  atomicExch(&peers.control->dead, 1U);
   if (atomicCAS(&peers.control->claimed, 0U, 1U) != 0U) return;
   AllReduceStatus* to = peers.status;
   to->peer = status.peer;
@@ -66,6 +66,7 @@ __device__ inline void report(const AllReducePeers& peers, const AllReduceStatus
   to->word = status.word;
   to->mine = status.mine;
   to->theirs = status.theirs;
+  to->budget_ns = status.budget_ns;
   __threadfence_system();
   *reinterpret_cast<volatile std::uint32_t*>(&to->trouble) = std::uint32_t(status.trouble);
   __threadfence_system();
@@ -89,17 +90,17 @@ class Waiter {
   /// Of a thread in call number `call`.
   __device__ Waiter(const AllReducePeers& peers, std::uint32_t call) : peers_(peers), call_(call) {}
 
-  /// The unit at `from`, as soon as all of it has arrived, and empties its place; 0 after the
-  /// deadline. `w` is what look() saw there.
+  /// The unit at `from`, as soon as all of it has arrived, and empties its place; false and 0 after
+  /// the deadline. `w` is what look() saw there.
   template <int kWords>
-  __device__ void take(std::byte* from, std::uint32_t (&w)[kWords], const Awaited& what) {
+  __device__ bool take(std::byte* from, std::uint32_t (&w)[kWords], const Awaited& what) {
     std::uint32_t spins = 0;
     std::uint64_t since = 0;
     while (!arrived(w)) {
-      if ((++spins & 1023U) == 0 && expired(what, since)) {
+      if ((++spins & 1023U) == 0 && expired(what, spins, since)) {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) w[i] = 0;
-        return;
+        return false;
       }
       if (kPolite) __nanosleep(100);
       look(from, w);
@@ -108,13 +109,14 @@ class Waiter {
     for (int i = 0; i < kWords; i += 4)
       store_strong(from + i * 4,
                    make_uint4(kNothingArrived, kNothingArrived, kNothingArrived, kNothingArrived));
+    return true;
   }
   /// One word; 0 after the deadline.
   __device__ std::uint32_t take_word(std::byte* from, const Awaited& what) {
     std::uint32_t spins = 0, w = load_word_strong(from);
     std::uint64_t since = 0;
     while (w == kNothingArrived) {
-      if ((++spins & 1023U) == 0 && expired(what, since)) return 0;
+      if ((++spins & 1023U) == 0 && expired(what, spins, since)) return 0;
       w = load_word_strong(from);
     }
     store_word_strong(from, kNothingArrived);
@@ -122,7 +124,7 @@ class Waiter {
   }
   /// Whether some thread has met trouble.
   __device__ bool stopped() const {
-    return *reinterpret_cast<volatile std::uint32_t*>(&peers_.control->stop) != 0;
+    return *reinterpret_cast<volatile std::uint32_t*>(&peers_.control->dead) != 0;
   }
 
  private:
@@ -133,17 +135,28 @@ class Waiter {
     for (int i = 0; i < kWords; ++i) all = all && w[i] != kNothingArrived;
     return all;
   }
-  __device__ bool expired(const Awaited& what, std::uint64_t& since) {
-    if (stopped()) return true;
+  /// Whether the host has given up. It is asked seldom: its word lies behind the bus.
+  __device__ bool abandoned(std::uint32_t spins) const {
+    constexpr std::uint32_t kSeldom = 0xffffU;
+    if ((spins & kSeldom) != 0) return false;
+    if (*reinterpret_cast<volatile std::uint32_t*>(&peers_.status->abandoned) == 0) return false;
+    atomicExch(&peers_.control->dead, 1U);
+    return true;
+  }
+  __device__ bool expired(const Awaited& what, std::uint32_t spins, std::uint64_t& since) {
+    if (stopped() || abandoned(spins)) return true;
     const std::uint64_t now = now_ns();
     if (since == 0) since = now;
-    if (now - since < peers_.deadline_ns) return false;
+    const AllReduceControl& control = *peers_.control;
+    const std::uint64_t budget = call_ == 0 ? control.warm_up_ns : control.serving_ns;
+    if (now - since < budget) return false;
     if (differs(what.peer)) return true;
     report(peers_, {.trouble = AllReduceTrouble::kPeerLate,
                     .peer = what.peer,
                     .token = what.token,
                     .call = call_,
-                    .word = what.owned});
+                    .word = what.owned,
+                    .budget_ns = budget});
     return true;
   }
 
