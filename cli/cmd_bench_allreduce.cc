@@ -2,6 +2,7 @@
 #include "cli/bench_json.h"
 #include "cli/command.h"
 #include "cli/layer_flags.h"
+#include "cli/process_ranks.h"
 #include "cli/progress.h"
 #include "switchyard/api/bench_allreduce.h"
 #include "switchyard/base/nearest.h"
@@ -32,6 +33,7 @@ Json row_json(const BenchAllReduceResult& r, const AllReduceRow& row) {
   const bool timed = row.separate.samples > 0, gpus = r.device == Device::kCuda;
   return {{"pattern", r.pattern},
           {"device", to_string(r.device)},
+          {"carriers", r.carriers},
           {"quant", r.quant},
           {"ranks", r.ranks},
           {"hidden", r.hidden},
@@ -79,10 +81,8 @@ std::string errors_text(const AllReduceRow& row) {
 std::string text_of(const BenchAllReduceResult& r) {
   std::string out =
       cat(r.pattern, r.quant == "none" ? "" : cat(", quantised output ", r.quant), ", ", r.ranks,
-          r.ranks == 1                ? " rank"
-          : r.device == Device::kCuda ? " ranks (GPUs of this process)"
-                                      : " ranks (threads)",
-          ", hidden ", r.hidden, ", ", r.isa, "\n");
+          r.ranks == 1 ? std::string(" rank") : cat(" ranks (", r.carriers, ")"), ", hidden ",
+          r.hidden, ", ", r.isa, "\n");
   Table table({">tokens", "strategy", ">p50 us", ">p90 us", ">p99 us", ">min us", ">calls",
                ">separate p50 us", ">speedup", ">GB/s", ">of copy", "rel L2"});
   const bool gpus = r.device == Device::kCuda;
@@ -110,6 +110,8 @@ formats::ScaleLayout to_layout(std::string_view word) {
 struct AllReduceFlags {
   BenchAllReduceOptions options;
   std::optional<float> seconds;
+  std::optional<std::int64_t> ranks, top_k, experts;
+  std::optional<formats::ScaleLayout> scale_layout;
   bool json = false;
 
   void add(Arguments& args) {
@@ -125,9 +127,9 @@ struct AllReduceFlags {
     args.text(
         "--dtype", [this](const std::string& v) { options.dtype = to_dtype(v); },
         "bf16 (default), fp16 or f32", "DTYPE");
-    args.integer(
-        "--ranks", {1, ops::kMaxAllReduceRanks}, [this](std::int64_t v) { options.ranks = v; },
-        "Ranks, threads of this process, on cuda a GPU each (default 2)");
+    args.integer("--ranks", {1, ops::kMaxAllReduceRanks}, ranks,
+                 "Ranks, threads of this process, or the launcher's processes; on cuda a GPU each "
+                 "(default 2, under a launcher as many as it started)");
     args.text(
         "--strategy",
         [this](const std::string& v) { options.strategy = ops::to_allreduce_strategy(v); },
@@ -143,14 +145,35 @@ struct AllReduceFlags {
     args.toggle("--json", json, "Print JSON");
   }
 
+  /// Errors: UsageError for a flag that the pattern has no use for.
+  void finish(Processes& processes) {
+    const int started = processes.size();
+    options.ranks = ranks.value_or(started > 1 ? started : options.ranks);
+    options.processes = &processes;
+    if (seconds) options.seconds = *seconds;
+    only_of(Pattern::kMoEFinalizeARResidualRMSNorm, "--top-k", top_k, options.top_k);
+    only_of(Pattern::kMoEReductionARResidualRMSNorm, "--experts", experts, options.experts);
+    const ops::AllReduceQuant own = ops::quant_of(options.pattern);
+    const bool blocks =
+        (own == ops::AllReduceQuant::kNone ? options.quant : own) == ops::AllReduceQuant::kNvfp4;
+    require(blocks || !scale_layout,
+            "--scale-layout is of nvfp4 scales, and this call writes none; leave it out");
+    options.scale_layout = scale_layout.value_or(options.scale_layout);
+  }
+
  private:
+  using Pattern = ops::AllReduceFusionPattern;
+
+  void only_of(Pattern pattern, std::string_view flag, const std::optional<std::int64_t>& given,
+               std::int64_t& value) const {
+    require(!given || options.pattern == pattern, flag, " is of pattern ", int(pattern),
+            "; pattern ", int(options.pattern), " has no use for it");
+    value = given.value_or(value);
+  }
+
   void add_moe(Arguments& args) {
-    args.integer(
-        "--top-k", {1, 1024}, [this](std::int64_t v) { options.top_k = v; },
-        "k, choices of a token, pattern 7 (default 8)");
-    args.integer(
-        "--experts", {1, 65536}, [this](std::int64_t v) { options.experts = v; },
-        "Experts of one rank, pattern 6 (default 8)");
+    args.integer("--top-k", {1, 1024}, top_k, "k, choices of a token, pattern 7 (default 8)");
+    args.integer("--experts", {1, 65536}, experts, "Experts of one rank, pattern 6 (default 8)");
     args.positive("--routed-scaling-factor", options.routed_scaling_factor,
                   "Factor of the routed sum, patterns 6 and 7 (default none)");
     args.toggle("--shared", options.shared, "Add a shared expert's output, patterns 6 and 7");
@@ -159,25 +182,33 @@ struct AllReduceFlags {
         "Quantised output of patterns 6 and 7: none (default), fp8, nvfp4, fp8_group or "
         "fp8_token; the other patterns have their own");
     args.text(
-        "--scale-layout", [this](const std::string& v) { options.scale_layout = to_layout(v); },
+        "--scale-layout", [this](const std::string& v) { scale_layout = to_layout(v); },
         "Of nvfp4 scales: 128x4 (default), 8x4 or linear");
   }
 };
 
-Answer run_command(Arguments& args) {
+Answer run_on(Processes& processes, Arguments& args) {
   AllReduceFlags flags;
-  flags.add(args);
-  if (!args.parse()) return {kOk, args.help()};
-  if (flags.seconds) flags.options.seconds = *flags.seconds;
+  bool wanted = false;
+  processes.together([&] {
+    flags.add(args);
+    wanted = args.parse();
+    if (wanted) flags.finish(processes);
+  });
+  if (!wanted) return {kOk, args.help(), ""};
   StatusLine status;
-  flags.options.progress = status.callback();
+  if (processes.rank() == 0) flags.options.progress = status.callback();
   const BenchAllReduceResult result = bench_allreduce(flags.options);
   status.wipe();
   const int exit = result.ok ? kOk : kFailed;
-  if (!flags.json) return {exit, text_of(result)};
+  if (!flags.json) return {exit, text_of(result), ""};
   Json body = record_json({std::string(kSchema), args.line()});
   body.update(to_json(flags.options, result));
-  return {exit, json_text(body)};
+  return {exit, json_text(body), ""};
+}
+
+Answer run_command(Arguments& args) {
+  return on_processes([&](Processes& processes) { return run_on(processes, args); });
 }
 
 }  // namespace
@@ -187,6 +218,7 @@ const Command kBenchAllReduce = {
     .summary = "Times the fused all-reduce over ranks, and checks every output",
     .example =
         "switchyard bench allreduce --pattern 1 --ranks 4 --tokens 1,512\n"
+        "mpirun -n 4 switchyard bench allreduce --tokens 512  # processes, against MPI_Allreduce\n"
         "switchyard bench allreduce --pattern 7 --quant nvfp4 --shared "
         "--routed-scaling-factor 2.5 --json",
     .run = run_command};

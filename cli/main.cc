@@ -125,7 +125,7 @@ const Command* find_command(int argc, const char* const* argv) {
 
 /// Other commands do not join the processes of a launcher: each would do all of it.
 void refuse_launcher(const Command& command) {
-  const bool joins = &command == &kRun || &command == &kBenchLayer;
+  const bool joins = &command == &kRun || &command == &kBenchLayer || &command == &kBenchAllReduce;
   require(joins || launched_processes() == 1, "the launcher started ", launched_processes(),
           " processes, and this command runs in one; start it without, its "
           "ranks are threads");

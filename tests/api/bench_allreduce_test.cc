@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "switchyard/api/allreduce_traffic.h"
+#include "switchyard/api/bench_allreduce_device.h"
 #include "switchyard/base/errors.h"
 #include "switchyard/comm/fused_allreduce.h"
 #include "tests/comm/thread_ranks.h"
@@ -208,6 +209,40 @@ TEST(AllReduceTraffic, FaultsAreSeen) {
   }));
 }
 
+// What is asked for before a row is made must not be less than what the row then takes.
+TEST(BenchAllReduce, TheMemoryOfARowIsNotUnderestimated) {
+  for (int pattern : {1, 5, kReduction, kFinalize}) {
+    BenchAllReduceOptions o = small(pattern);
+    const std::int64_t tokens = 64, hidden = o.hidden = 4096;
+    const comm::AllReduceCapacity capacity{o.ranks, tokens, hidden, o.dtype};
+    const api::AllReduceTraffic traffic(o, tokens, 0);
+    const std::int64_t rows = pattern == kReduction  ? o.experts
+                              : pattern == kFinalize ? o.top_k
+                                                     : 0;
+    const double least = double(comm::allreduce_workspace_bytes(capacity)) +
+                         double(traffic.output_bytes()) +
+                         double((4 + rows) * tokens * hidden * std::int64_t(size_of(o.dtype)));
+    EXPECT_GE(bench_allreduce_bytes(o, tokens), double(o.ranks) * least) << pattern;
+    EXPECT_LE(bench_allreduce_bytes(o, tokens), 3 * double(o.ranks) * least) << pattern;
+  }
+}
+
+TEST(AllReduceOnGpus, MissingPeerAccessIsARejectionByName) {
+  Environment env;
+  env.deps = {"cuda"};
+  env.num_gpus = 4;
+  env.sm = 90;
+  EXPECT_TRUE(api::gpus_join(env, {}, 4).eligible());
+  const std::vector<resolve::PeerGap> gaps = {{3, 1}};
+  const Eligibility verdict = api::gpus_join(env, gaps, 4);
+  EXPECT_EQ(verdict.reason(), Reject::kTopologyUnsupported);
+  EXPECT_THAT(std::string(verdict.detail()), HasSubstr("GPU 3 cannot address GPU 1"));
+  EXPECT_TRUE(api::gpus_join(env, gaps, 3).eligible()) << "of GPUs that are not asked for";
+  EXPECT_EQ(api::gpus_join(env, {}, 5).reason(), Reject::kTopologyUnsupported);
+  env.sm = 80;
+  EXPECT_EQ(api::gpus_join(env, {}, 2).reason(), Reject::kSmUnsupported);
+}
+
 TEST(BenchAllReduce, RefusesByNameAndAGoodCallFollows) {
   const auto refused = [](int pattern, auto&& spoil) {
     BenchAllReduceOptions o = small(pattern);
@@ -221,10 +256,14 @@ TEST(BenchAllReduce, RefusesByNameAndAGoodCallFollows) {
   EXPECT_THAT(refused(1, [](auto& o) { o.shared = true; }), HasSubstr("patterns 6 and 7"));
   EXPECT_THAT(refused(1, [](auto& o) { o.routed_scaling_factor = 2; }),
               HasSubstr("routed_scaling_factor is of patterns 6 and 7"));
+  EXPECT_THAT(refused(1, [](auto& o) { o.quant = AllReduceQuant::kNvfp4; }),
+              HasSubstr("quant nvfp4 is of patterns 6 and 7"));
+  EXPECT_THAT(refused(7,
+                      [](auto& o) {
+                        o.tokens = {1, 1 << 20}, o.hidden = 1 << 24;
+                      }),
+              HasSubstr("tokens = 1048576 x hidden = 16777216 on 3 ranks takes about"));
   BenchAllReduceOptions o = small(1);
-  o.quant = AllReduceQuant::kNvfp4;
-  EXPECT_THROW(bench_allreduce(o), CannotServe);
-  o.quant = AllReduceQuant::kNone;
   const std::int64_t ranks = o.ranks;
   o.device = Device::kCuda;
   o.ranks = 9;  // more than GPUs can be joined

@@ -164,8 +164,9 @@ TEST(JsonKeys, BenchAllReduce) {
                   "speedup",        "bytes",       "gbps",   "copy_gbps", "share_of_copy",
                   "checked_tokens", "equal_ranks", "rel_l2", "dtype",     "seed",
                   "scale_layout",   "experts",     "top_k",  "shared",    "routed_scaling_factor",
-                  "device"}));
+                  "device",         "carriers"}));
   EXPECT_EQ(row["device"], "cpu");
+  EXPECT_EQ(row["carriers"], "threads");
   EXPECT_EQ(row["pattern"], "kMoEFinalizeARResidualRMSNorm");
   EXPECT_EQ(row["quant"], "nvfp4");
   EXPECT_EQ(row["scale_layout"], "8x4");
@@ -224,6 +225,10 @@ TEST(JsonKeys, Explain) {
 
 TEST(JsonKeys, Doctor) {
   Json json = json_of({"doctor"});
+  EXPECT_EQ(keys(json["gpu"]), (Keys{"count", "sm", "peer_access"}));
+  if (json["gpu"]["count"] < 2) {
+    EXPECT_TRUE(json["gpu"]["peer_access"].is_null());
+  }
   EXPECT_EQ(keys(json),
             with_header({"ok", "twins", "cpu", "gpu", "built_in", "switches", "warnings", "formats",
                          "strategies", "allreduce_patterns", "tile_kernels", "shipped_tactics"}));

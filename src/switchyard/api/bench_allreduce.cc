@@ -8,10 +8,11 @@
 #include "switchyard/api/bench_allreduce_device.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
+#include "switchyard/api/rank_run.h"
 #include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/fused_allreduce.h"
-#include "switchyard/comm/thread_team.h"
+#include "switchyard/comm/mpi_group.h"
 #include "switchyard/core/problem.h"
 #include "switchyard/tune/timer.h"
 
@@ -42,8 +43,8 @@ constexpr BenchAllReduceRules kRules{
         "rank's time, ranks start together",
     .separate =
         "separate: what a caller without fusion runs, in steps that end in memory: finalize "
-        "or reduction (patterns 6, 7), the same all-reduce as kAllReduce, residual and "
-        "norm, quantisation",
+        "or reduction (patterns 6, 7), the same all-reduce as kAllReduce (of processes: "
+        "MPI_Allreduce of as many floats), residual and norm, quantisation",
     .bytes =
         "bytes: what all ranks together read and write at least: contributions, expert rows, "
         "residual, rows of their owners, outputs",
@@ -61,6 +62,14 @@ std::vector<double> max_over_ranks(comm::Group& g, std::vector<double> mine) {
       mine[i] = std::max(mine[i], value);
     }
   return mine;
+}
+
+/// The ranks that a bench asks for. Errors: UsageError.
+RankTeam team_of(const BenchAllReduceOptions& o) {
+  const int started = o.processes == nullptr ? 1 : o.processes->size();
+  require(started == 1 || started == o.ranks, "ranks = ", o.ranks, " and the launcher started ",
+          started, " processes; each process is a rank, start as many, or give no number of ranks");
+  return RankTeam(o.processes, o.ranks);
 }
 
 /// Times of calls that all ranks make together, as many on each.
@@ -85,9 +94,10 @@ std::vector<double> time_calls(comm::Group& g, double seconds, F&& f) {
 class SeparateSteps {
  public:
   SeparateSteps(AllReduceTraffic& traffic, comm::AllReduceWorkspace& workspace, CpuIsa isa,
-                const comm::Deadlines& deadlines)
+                const comm::Deadlines& deadlines, comm::MpiSession* mpi)
       : fused_(traffic.fused()),
         workspace_(workspace),
+        mpi_(mpi),
         alone_group_(std::move(comm::make_thread_groups(1, deadlines)[0])),
         alone_(alone_group_, {1, fused_.shape.tokens, fused_.shape.hidden, fused_.shape.dtype},
                {.isa = isa}),
@@ -100,6 +110,7 @@ class SeparateSteps {
             plain ? std::get<ops::PlainSource>(fused_.source)
                   : ops::PlainSource{traffic.contribution()},
             traffic.sum(), std::nullopt};
+    if (mpi_ != nullptr) prepare_mpi();
     if (!fused_.norm) return;
     ops::NormArgs norm = *fused_.norm;
     norm.quant = std::monostate{};
@@ -110,12 +121,26 @@ class SeparateSteps {
 
   void run() {
     if (local_) alone_.run(*local_);
-    workspace_.run(sum_);
+    if (mpi_ != nullptr)
+      mpi_->sum(floats_.data(), sums_.data(), std::int64_t(sums_.size()));
+    else
+      workspace_.run(sum_);
     if (norm_) alone_.run(*norm_);
     if (norm_ && fused_.norm->quant_kind() != ops::AllReduceQuant::kNone) quantise();
   }
 
  private:
+  /// MPI sums floats: what it is given is widened here, and the steps behind it read the sum in T
+  /// that is made here, neither of which is timed.
+  void prepare_mpi() {
+    if (local_) alone_.run(*local_);
+    workspace_.run(sum_);
+    const void* from = std::get<ops::PlainSource>(sum_.source).input;
+    floats_.resize(std::size_t(fused_.shape.tokens * fused_.shape.hidden));
+    sums_.resize(floats_.size());
+    for (std::size_t i = 0; i < floats_.size(); ++i)
+      floats_[i] = load_element(fused_.shape.dtype, from, std::int64_t(i));
+  }
   void quantise() {
     const ops::CallShape& s = fused_.shape;
     const ops::RowOf t{s.dtype, s.hidden};
@@ -134,12 +159,13 @@ class SeparateSteps {
 
   ops::AllReduceCall fused_;
   comm::AllReduceWorkspace& workspace_;
+  comm::MpiSession* mpi_;
   comm::Group alone_group_;
   comm::AllReduceWorkspace alone_;
   const ops::RowKernels& kernels_;
   std::optional<ops::AllReduceCall> local_, norm_;
   ops::AllReduceCall sum_;
-  std::vector<float> norm_row_;
+  std::vector<float> norm_row_, floats_, sums_;
   std::vector<std::uint8_t> scales_, codes_;
 };
 
@@ -179,7 +205,8 @@ void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens
     row.errors = api::judge_traffic(o, row.checked_tokens, traffic);
   }
   g.barrier(kPhase);
-  SeparateSteps steps(traffic, workspace, isa, g.deadlines());
+  comm::MpiSession* mpi = team_of(o).processes() ? o.processes->session() : nullptr;
+  SeparateSteps steps(traffic, workspace, isa, g.deadlines(), mpi);
   const std::vector<double> separate = time_calls(g, o.seconds, [&] { steps.run(); });
   const std::size_t bytes = std::size_t(tokens * o.hidden) * size_of(o.dtype);
   const std::vector<double> copy = time_calls(g, o.seconds / 4, [&] {
@@ -191,7 +218,7 @@ void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens
   row.strategy = o.ranks == 1 ? "local" : std::string(ops::to_string(strategy));
   row.fused = summary_of(fused);
   row.separate = summary_of(separate);
-  row.separate_by = "own steps";
+  row.separate_by = mpi != nullptr ? "MPI_Allreduce of floats" : "own steps";
   row.equal_ranks = std::all_of(digests.begin(), digests.end(),
                                 [&](const std::string& d) { return d == digests[0]; });
   row.bytes = bytes_of(o, traffic, tokens, strategy);
@@ -216,6 +243,20 @@ void BenchAllReduceOptions::check() const {
   require(api::is_moe(pattern) || (!shared && !routed_scaling_factor),
           shared ? "shared" : "routed_scaling_factor", " is of patterns 6 and 7; ",
           ops::to_string(pattern), " has nothing to apply it to");
+  require(api::is_moe(pattern) || quant == ops::AllReduceQuant::kNone || quant == quant_of(pattern),
+          "quant ", ops::to_string(quant), " is of patterns 6 and 7; ", ops::to_string(pattern),
+          " quantises as its name says");
+}
+
+double bench_allreduce_bytes(const BenchAllReduceOptions& o, std::int64_t tokens) {
+  // Input, residual, contribution, sum, three outputs, codes and their scales, and the workspace's
+  // two banks of a contribution and an owner's rows.
+  constexpr double kTensors = 15;
+  double rows = 0;
+  if (o.pattern == Pattern::kMoEReductionARResidualRMSNorm) rows = double(o.experts);
+  if (o.pattern == Pattern::kMoEFinalizeARResidualRMSNorm) rows = double(o.top_k);
+  const double row = double(o.hidden) * double(size_of(o.dtype));
+  return double(o.ranks) * double(tokens) * row * (kTensors + rows);
 }
 
 bool AllReduceRow::ok() const {
@@ -230,18 +271,10 @@ const BenchAllReduceRules& bench_allreduce_rules(Device device) {
 namespace {
 
 /// Whether this machine can run patterns between GPUs at all.
-Eligibility gpus_here(const Environment& env, std::int64_t ranks) {
-  if (!env.has_dep("cuda"))
-    return Eligibility::no(Reject::kDepMissing,
-                           "this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
-  if (env.num_gpus < ranks)
-    return Eligibility::no(Reject::kTopologyUnsupported,
-                           cat(ranks, " ranks take a GPU each, ", env.num_gpus, " are here"));
-  constexpr int kHopper = 90;
-  if (env.sm != kHopper)
-    return Eligibility::no(Reject::kSmUnsupported, cat("GPUs of architecture ", env.sm,
-                                                       "; the kernels are built for ", kHopper));
-  return Eligibility::yes();
+Eligibility gpus_here(std::int64_t ranks) {
+  const Environment env = environment();
+  return api::gpus_join(
+      env, env.num_gpus > 0 ? resolve::probe_gpus().gaps : std::vector<resolve::PeerGap>(), ranks);
 }
 
 }  // namespace
@@ -249,8 +282,7 @@ Eligibility gpus_here(const Environment& env, std::int64_t ranks) {
 std::vector<PatternVerdict> judge_allreduce(Device device) {
   constexpr std::int64_t kRanks = 2;
   std::vector<PatternVerdict> out;
-  const Eligibility machine =
-      device == Device::kCuda ? gpus_here(environment(), kRanks) : Eligibility::yes();
+  const Eligibility machine = device == Device::kCuda ? gpus_here(kRanks) : Eligibility::yes();
   for (int value = 0; value < ops::kNumAllReducePatterns; ++value) {
     const Pattern pattern = ops::to_allreduce_pattern(value);
     Eligibility verdict =
@@ -259,6 +291,20 @@ std::vector<PatternVerdict> judge_allreduce(Device device) {
   }
   return out;
 }
+
+namespace {
+
+/// Errors: UsageError for a row that this host has no memory for.
+void check_memory(const BenchAllReduceOptions& o) {
+  const double limit = double(environment().memory_bytes);
+  for (std::int64_t tokens : o.tokens)
+    require(bench_allreduce_bytes(o, tokens) <= limit, "tokens = ", tokens,
+            " x hidden = ", o.hidden, " on ", o.ranks, " ranks takes about ",
+            std::int64_t(bench_allreduce_bytes(o, tokens) * 0x1p-20), " MiB and ",
+            std::int64_t(limit * 0x1p-20), " MiB are available; ask for fewer tokens");
+}
+
+}  // namespace
 
 BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
   options.check();
@@ -273,26 +319,28 @@ BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
     throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()), "{}");
   const bool gpus = options.device == Device::kCuda;
   if (gpus) {
-    const Eligibility here = gpus_here(environment(), options.ranks);
+    const Eligibility here = gpus_here(options.ranks);
     if (!here.eligible()) throw DeviceError(cat("cuda: ", here.detail()));
   }
+  RankTeam team = team_of(options);
+  check_memory(options);
   BenchAllReduceResult out{
       .ok = true,
       .pattern = std::string(ops::to_string(options.pattern)),
       .quant = std::string(ops::to_string(api::quant_of(options))),
       .isa = gpus ? "sm_90a" : std::string(to_string(running_tier(environment()))),
+      .carriers = team.carriers(),
       .device = options.device,
       .ranks = options.ranks,
       .hidden = options.hidden};
   for (std::int64_t tokens : options.tokens) {
     if (options.progress) options.progress(cat("all-reduce of ", tokens, " tokens"));
     AllReduceRow row;
-    std::vector<comm::Group> groups =
-        comm::make_thread_groups(int(options.ranks), comm::deadlines_of(environment()));
-    comm::run_on_threads(groups, [&](comm::Group& group) {
+    team.each([&](comm::Group& group) {
       gpus ? api::run_device_row(group, options, tokens, row)
            : run_row(group, options, tokens, row);
     });
+    if (team.processes() && options.processes->rank() != 0) continue;
     out.ok = out.ok && row.ok();
     out.rows.push_back(std::move(row));
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "switchyard/api/bench.h"
+#include "switchyard/api/processes.h"
 #include "switchyard/ops/allreduce_norm/allreduce_norm.h"
 
 namespace switchyard {
@@ -28,10 +29,14 @@ struct BenchAllReduceOptions {
   double seconds = 0.5;  // of calls per row and form; five calls are made in any case
   std::uint64_t seed = 1;
   std::function<void(const std::string& what)> progress;
+  Processes* processes = nullptr;  // a launcher's, each a rank; null or alone: ranks are threads
 
-  /// Errors: UsageError, one line, also for a flag that the pattern has no use for.
+  /// Errors: UsageError, one line, also for a field that the pattern has no use for.
   void check() const;
 };
+
+/// What a run of `tokens` tokens takes of the host's memory, all ranks together. Units: bytes.
+double bench_allreduce_bytes(const BenchAllReduceOptions& options, std::int64_t tokens);
 
 /// How far one output is from the oracle's, over the checked tokens.
 struct OutputError {
@@ -64,7 +69,7 @@ struct AllReduceRow {
 /// All rows of one session.
 struct BenchAllReduceResult {
   bool ok = false;
-  std::string pattern, quant, isa;
+  std::string pattern, quant, isa, carriers;  // carriers of the ranks: "threads" or "processes"
   Device device = Device::kCpu;
   std::int64_t ranks = 0, hidden = 0;
   std::vector<AllReduceRow> rows{};
@@ -86,8 +91,9 @@ struct PatternVerdict {
 /// Every pattern on one device, in order of value.
 std::vector<PatternVerdict> judge_allreduce(Device device);
 
-/// Times a fused all-reduce over ranks that are threads of this process, on cuda with a GPU each;
-/// holds every output against the oracle, and times the separate steps in the same run.
+/// Times a fused all-reduce over ranks that are threads of this process, or a launcher's processes,
+/// on cuda with a GPU each; holds every output against the oracle, and times the separate steps in
+/// the same run. Of processes the first has the rows. Collective among processes.
 /// Errors: UsageError, one line; CannotServe where supports() says no; DeviceError without GPUs.
 BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options);
 

@@ -64,36 +64,47 @@ std::vector<double> time_graph(comm::Group& g, const DeviceStream& stream, doubl
 /// all-reduce, then residual, norm and quantisation in one kernel.
 class SeparateSteps {
  public:
+  /// Collective. Errors: DeviceError on every rank.
   SeparateSteps(comm::Group& group, const ops::AllReduceCall& fused)
       : nccl_(group),
         alone_group_(std::move(comm::make_thread_groups(1, group.deadlines())[0])),
-        alone_(alone_group_, {1, fused.shape.tokens, fused.shape.hidden, fused.shape.dtype}),
         count_(fused.shape.tokens * fused.shape.hidden),
-        dtype_(fused.shape.dtype),
-        contribution_(std::size_t(count_) * size_of(dtype_)),
-        sum_(std::size_t(count_) * size_of(dtype_)) {
-    ops::CallShape shape = fused.shape;
-    shape.strategy = ops::AllReduceStrategy::kOneShot;
-    const auto* plain = std::get_if<ops::PlainSource>(&fused.source);
-    input_ = plain ? plain->input : contribution_.data();
-    if (!plain) local_ = {{shape, fused.source, contribution_.data(), std::nullopt}};
-    if (fused.norm) norm_ = {{shape, ops::PlainSource{sum_.data()}, nullptr, fused.norm}};
+        dtype_(fused.shape.dtype) {
+    try {
+      comm::guarded(group, kPhase, [&] { prepare(fused); });
+    } catch (const UsageError& e) {
+      throw DeviceError(e.what());
+    }
   }
 
   void run(Stream stream) {
-    if (local_) alone_.run(*local_, stream);
-    nccl_.all_reduce(input_, sum_.data(), count_, dtype_, stream);
-    if (norm_) alone_.run(*norm_, stream);
+    if (local_) alone_->run(*local_, stream);
+    nccl_.all_reduce(input_, sum_->data(), count_, dtype_, stream);
+    if (norm_) alone_->run(*norm_, stream);
   }
   const std::string& version() const { return nccl_.version(); }
 
  private:
+  void prepare(const ops::AllReduceCall& fused) {
+    const std::size_t bytes = std::size_t(count_) * size_of(dtype_);
+    alone_.emplace(alone_group_, comm::AllReduceCapacity{1, fused.shape.tokens, fused.shape.hidden,
+                                                         fused.shape.dtype});
+    contribution_.emplace(bytes);
+    sum_.emplace(bytes);
+    ops::CallShape shape = fused.shape;
+    shape.strategy = ops::AllReduceStrategy::kOneShot;
+    const auto* plain = std::get_if<ops::PlainSource>(&fused.source);
+    input_ = plain ? plain->input : contribution_->data();
+    if (!plain) local_ = {{shape, fused.source, contribution_->data(), std::nullopt}};
+    if (fused.norm) norm_ = {{shape, ops::PlainSource{sum_->data()}, nullptr, fused.norm}};
+  }
+
   comm::NcclSum nccl_;
   comm::Group alone_group_;
-  comm::DeviceAllReduce alone_;
+  std::optional<comm::DeviceAllReduce> alone_;
   std::int64_t count_;
   Dtype dtype_;
-  DeviceMemory contribution_, sum_;
+  std::optional<DeviceMemory> contribution_, sum_;
   const void* input_ = nullptr;
   std::optional<ops::AllReduceCall> local_, norm_;
 };
@@ -108,6 +119,26 @@ std::int64_t link_bytes(const BenchAllReduceOptions& o, std::int64_t tokens,
 }
 
 }  // namespace
+
+Eligibility gpus_join(const Environment& env, const std::vector<resolve::PeerGap>& gaps,
+                      std::int64_t ranks) {
+  if (!env.has_dep("cuda"))
+    return Eligibility::no(Reject::kDepMissing,
+                           "this build has no CUDA; configure with -DSWITCHYARD_CUDA=ON");
+  if (env.num_gpus < ranks)
+    return Eligibility::no(Reject::kTopologyUnsupported,
+                           cat(ranks, " ranks take a GPU each, ", env.num_gpus, " are here"));
+  constexpr int kHopper = 90;
+  if (env.sm != kHopper)
+    return Eligibility::no(Reject::kSmUnsupported, cat("GPUs of architecture ", env.sm,
+                                                       "; the kernels are built for ", kHopper));
+  for (const resolve::PeerGap& gap : gaps)
+    if (gap.gpu < ranks && gap.peer < ranks)
+      return Eligibility::no(Reject::kTopologyUnsupported,
+                             cat("GPU ", gap.gpu, " cannot address GPU ", gap.peer, "; ", ranks,
+                                 " ranks need GPUs that are linked by peer access"));
+  return Eligibility::yes();
+}
 
 void run_device_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens,
                     AllReduceRow& row) {
@@ -141,7 +172,9 @@ void run_device_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t
   std::string absent;
   try {
     steps.emplace(g, mirror.call());
-  } catch (const DeviceError& e) {  // on every rank
+  } catch (const comm::PeerError&) {
+    throw;
+  } catch (const DeviceError& e) {  // on every rank, with the text of the one that failed
     absent = e.what();
   }
   if (g.rank() == 0) row.separate_by = steps ? steps->version() : absent;

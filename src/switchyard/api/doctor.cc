@@ -11,6 +11,7 @@
 #include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/resolve/probe.h"
+#include "switchyard/resolve/probe_cuda.h"
 #include "switchyard/resolve/resolver.h"
 #include "switchyard/tune/shipped.h"
 
@@ -30,6 +31,7 @@ struct Checkup {
   Environment env;
   std::vector<FormatVerdict> formats;
   std::vector<PatternVerdict> patterns;  // of the fused all-reduce
+  std::vector<resolve::PeerGap> gaps;    // between GPUs
   bool ok = false;
 };
 
@@ -51,6 +53,7 @@ FormatVerdict ask(const std::string& format, Device device, const Environment& e
 Checkup examine(std::optional<Device> wanted) {
   Checkup out;
   out.env = resolve::environment();
+  if (out.env.num_gpus > 0) out.gaps = resolve::probe_gpus().gaps;
   for (Device device : {Device::kCpu, Device::kCuda}) {
     if (device != wanted.value_or(device)) continue;
     for (const std::string& format : leaves::format_names())
@@ -141,7 +144,10 @@ Json to_json(const Checkup& c) {
             {"best_isa", to_string(c.env.best_isa)},
             {"cpus", c.env.num_cpus},
             {"memory_bytes", c.env.memory_bytes}}},
-          {"gpu", {{"count", c.env.num_gpus}, {"sm", c.env.sm}}},
+          {"gpu",
+           {{"count", c.env.num_gpus},
+            {"sm", c.env.sm},
+            {"peer_access", c.env.num_gpus < 2 ? Json(nullptr) : Json(c.gaps.empty())}}},
           {"built_in", built_in},
           {"switches", switches_json(c.env)},
           {"warnings", c.env.warnings},
@@ -166,9 +172,16 @@ std::string built(const Environment& env, std::string_view dep) {
   return cat(dep, env.has_dep(dep) ? " built in" : " not built in");
 }
 
-std::string machine_text(const Environment& env) {
+std::string peers_text(const Environment& env, const std::vector<resolve::PeerGap>& gaps) {
+  if (env.num_gpus < 2) return "";
+  if (gaps.empty()) return ", each can address the others";
+  return cat(", GPU ", gaps[0].gpu, " cannot address GPU ", gaps[0].peer);
+}
+
+std::string machine_text(const Environment& env, const std::vector<resolve::PeerGap>& gaps) {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   std::string gpus = env.num_gpus == 0 ? "none" : cat(env.num_gpus, ", the first is sm ", env.sm);
+  gpus += peers_text(env, gaps);
   const std::string model = env.cpu_model.empty() ? "" : cat(env.cpu_model, ", ");
   return line("version", cat(version(), " (", commit(), "), twins: ", twins())) +
          line("cpu", cat(model, env.num_cpus, " CPUs, best tier ", to_string(env.best_isa),
@@ -234,7 +247,7 @@ std::string patterns_text(const std::vector<PatternVerdict>& patterns) {
 }
 
 std::string to_text(const Checkup& c) {
-  std::string out = machine_text(c.env) + switches_text(c.env);
+  std::string out = machine_text(c.env, c.gaps) + switches_text(c.env);
   std::string label = "warnings";
   for (const std::string& warning : c.env.warnings) out += line(std::exchange(label, ""), warning);
   out += formats_text(c.formats);

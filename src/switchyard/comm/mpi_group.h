@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,10 @@ class MpiSession {
   /// Collective. Errors: UsageError on all when the texts exceed 2 GiB together; PeerError when a
   ///         process does not come within `budget`, or did not in an earlier call.
   std::vector<std::string> all_gather(std::string_view mine, std::chrono::milliseconds budget);
+  /// all = the sum of every process's `mine`, by MPI_Allreduce: what a benchmark holds the fused
+  /// all-reduce against. MPI knows no deadline here, so let the processes meet in a group first.
+  /// Collective. Shapes: mine, all [count]. Errors: PeerError when an earlier call broke off.
+  void sum(const float* mine, float* all, std::int64_t count);
 
  private:
   int rank_ = 0, size_ = 1;

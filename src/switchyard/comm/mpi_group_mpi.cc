@@ -189,4 +189,12 @@ std::vector<std::string> MpiSession::all_gather(std::string_view mine,
   return out;
 }
 
+void MpiSession::sum(const float* mine, float* all, std::int64_t count) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  check_usable(broken_, rank_, "a sum of floats");
+  for (std::int64_t at = 0; at < count; at += kMost)
+    MPI_Allreduce(mine + at, all + at, int(std::min(kMost, count - at)), MPI_FLOAT, MPI_SUM,
+                  MPI_COMM_WORLD);
+}
+
 }  // namespace switchyard::comm

@@ -20,4 +20,8 @@ std::vector<std::string> MpiSession::all_gather(std::string_view, std::chrono::m
   throw InternalError("no MPI in this build");
 }
 
+void MpiSession::sum(const float*, float*, std::int64_t) {
+  throw InternalError("no MPI in this build");
+}
+
 }  // namespace switchyard::comm

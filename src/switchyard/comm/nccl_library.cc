@@ -80,8 +80,21 @@ NcclSum::NcclSum(Group& group) {
   const std::string first =
       group.all_gather(std::string_view(id.bytes, sizeof id.bytes), kPhase)[0];
   std::memcpy(id.bytes, first.data(), sizeof id.bytes);
-  library().check(library().init_rank(&communicator_, group.size(), id, group.rank()),
-                  "creation of a communicator");
+  const auto leave = [&] {
+    if (communicator_ != nullptr) library().destroy(communicator_);
+  };
+  try {
+    guarded(group, kPhase, [&] {
+      library().check(library().init_rank(&communicator_, group.size(), id, group.rank()),
+                      "creation of a communicator");
+    });
+  } catch (const UsageError& e) {
+    leave();
+    throw DeviceError(e.what());
+  } catch (...) {
+    leave();
+    throw;
+  }
 }
 
 NcclSum::~NcclSum() { library().destroy(communicator_); }

@@ -37,6 +37,12 @@ GpuFacts probe_gpus() {
     out.memory_bytes = std::int64_t(properties.totalGlobalMem);
     out.name = properties.name;
   }
+  for (int gpu = 0; gpu < out.num_gpus; ++gpu)
+    for (int peer = 0; peer < out.num_gpus; ++peer) {
+      int able = 1;
+      if (gpu != peer && succeeded(cudaDeviceCanAccessPeer(&able, gpu, peer)) && able == 0)
+        out.gaps.push_back({gpu, peer});
+    }
   return out;
 }
 
