@@ -4,13 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
 #include "switchyard/comm/device_allreduce.h"
 #include "switchyard/ops/allreduce_norm/allreduce_peers.h"
+#include "tests/comm/allreduce_field_cases.h"
 #include "tests/comm/allreduce_ranks.h"
 #include "tests/support/usage_error.h"
 
@@ -20,8 +19,12 @@ namespace {
 using ops::AllReduceQuant;
 using test::ArData;
 using test::ArSpec;
-using Pattern = ops::AllReduceFusionPattern;
-using Call = ops::AllReduceCall;
+using test::Call;
+using test::FieldCase;
+using test::finalize;
+using test::moe;
+using test::Pattern;
+using test::plain;
 
 // How many fields a struct has; a binding of another number does not compile.
 template <class T>
@@ -72,122 +75,13 @@ int fields_of<ops::Fp8TokenOut>() {
   return 2;
 }
 
-/// One field, and what sets it apart.
-struct FieldCase {
-  std::string owner, field;
-  ArSpec base;
-  // Exactly one: another problem, or the same data with another call.
-  std::function<void(ArSpec&)> other_problem{};
-  std::function<void(Call&, ArData&)> other_call{};
-};
-
-ops::MoeFinalizeSource& finalize(Call& c) { return std::get<ops::MoeFinalizeSource>(c.source); }
-ops::MoeReductionSource& reduction(Call& c) { return std::get<ops::MoeReductionSource>(c.source); }
-
-ArSpec plain(Pattern p = Pattern::kARResidualRMSNorm) { return {.pattern = p, .ranks = 3}; }
-ArSpec moe(Pattern p) { return {.pattern = p, .ranks = 3, .shared = true}; }
-
-std::vector<FieldCase> common_cases() {
-  const ArSpec base = moe(Pattern::kMoEFinalizeARResidualRMSNorm);
-  return {
-      {"shape", "tokens", base, [](ArSpec& s) { s.tokens = 6; }},
-      {"shape", "hidden", base, [](ArSpec& s) { s.hidden = 66; }},
-      {"shape", "dtype", base, [](ArSpec& s) { s.dtype = Dtype::kFp16; }},
-      {"shape", "fp32_wire", base, [](ArSpec& s) { s.fp32_wire = true; }},
-      {"shape", "legacy_rounding", base, [](ArSpec& s) { s.legacy_rounding = true; }},
-      {"norm",
-       "residual_in",
-       base,
-       {},
-       [](Call& c, ArData& d) {
-         // The same on all ranks: the rows that all have, from the second one on.
-         std::rotate(d.residual.begin(), d.residual.begin() + 64 * 2, d.residual.end());
-         c.norm->residual_in = d.residual.data();
-       }},
-      {"norm",
-       "rms_gamma",
-       base,
-       {},
-       [](Call& c, ArData& d) { c.norm->rms_gamma = d.residual.data(); }},
-      {"norm", "rms_eps", base, [](ArSpec& s) { s.eps = 0.5f; }},
-      {"norm", "weight_bias", base, [](ArSpec& s) { s.weight_bias = 1; }},
-      {"norm", "residual_out", base, [](ArSpec& s) { s.want_residual = false; }},
-      {"norm", "norm_out", base, [](ArSpec& s) { s.want_norm = false; }},
-      {"norm", "quant", base, [](ArSpec& s) { s.quant = AllReduceQuant::kFp8Token; }},
-      {"plain",
-       "input",
-       plain(),
-       {},
-       [](Call& c, ArData& d) { c.source = ops::PlainSource{d.shared.data()}; }},
-  };
-}
-
-std::vector<FieldCase> moe_cases() {
-  const ArSpec six = moe(Pattern::kMoEReductionARResidualRMSNorm);
-  const ArSpec seven = moe(Pattern::kMoEFinalizeARResidualRMSNorm);
-  return {
-      {"reduction",
-       "active_experts_token_input",
-       six,
-       {},
-       [](Call& c, ArData& d) {
-         // One row further: expert-major rows of the next token.
-         reduction(c).active_experts_token_input = d.rows.data() + 64 * 2;
-         reduction(c).num_experts = 2;
-         for (float& w : d.weights) w = 0;
-         d.weights[0] = 0.5f;
-       }},
-      {"reduction",
-       "scale_input",
-       six,
-       {},
-       [](Call& c, ArData& d) {
-         reduction(c).scale_input = d.weights.data();
-         for (float& w : d.weights) w *= 2;
-       }},
-      {"reduction", "num_experts", six, {}, [](Call& c, ArData&) { reduction(c).num_experts = 2; }},
-      {"reduction", "token_input", six, [](ArSpec& s) { s.shared = false; }},
-      {"reduction", "routed_scaling_factor", six, [](ArSpec& s) { s.factor = 0.75f; }},
-      {"finalize",
-       "rows",
-       seven,
-       {},
-       [](Call& c, ArData& d) {
-         for (std::size_t i = 1; i < d.rows.size(); i += 2) d.rows[i] ^= 0x80;  // signs
-         finalize(c).rows = d.rows.data();
-       }},
-      {"finalize", "expanded_idx_to_permuted_idx", seven, [](ArSpec& s) { s.all_dropped = true; }},
-      {"finalize", "top_k", seven, [](ArSpec& s) { s.top_k = 2; }},
-      {"finalize", "expert_scale_factor", seven, [](ArSpec& s) { s.weights = false; }},
-      {"finalize", "scale_dtype", seven, [](ArSpec& s) { s.weights_in_t = true; }},
-      {"finalize", "routed_scaling_factor", seven, [](ArSpec& s) { s.factor.reset(); }},
-      {"finalize", "shared_expert_output", seven, [](ArSpec& s) { s.shared = false; }},
-  };
-}
-
-std::vector<FieldCase> quant_cases() {
-  const ArSpec fp8 = plain(Pattern::kARResidualRMSNormOutFP8Quant);
-  const ArSpec fp4 = plain(Pattern::kARResidualRMSNormOutFP4Quant);
-  const ArSpec group = plain(Pattern::kARResidualRMSNormOutPerTokenGroupFP8PackedQuant);
-  return {
-      {"fp8", "scale", fp8, [](ArSpec& s) { s.decode_scale = 0.02f; }},
-      {"nvfp4", "scale", fp4, [](ArSpec& s) { s.encode_scale = 33; }},
-      {"nvfp4", "layout", fp4, [](ArSpec& s) { s.layout = formats::ScaleLayout::k8x4; }},
-      {"group", "group", group, [](ArSpec& s) { s.group = 24; }},
-  };
-}
-
 void check_case(const FieldCase& c) {
   const std::string where = c.owner + "." + c.field;
   const auto before = test::check_ranks(c.base)[0].outputs();
-  ArSpec spec = c.base;
-  if (c.other_problem) c.other_problem(spec);
-  std::vector<ArData> data = test::make_data(spec);
-  std::vector<Call> calls;
-  for (ArData& d : data) {
-    calls.push_back(d.call());
-    if (c.other_call) c.other_call(calls.back(), d);
-  }
+  test::FieldRun run(c);
+  const ArSpec& spec = run.spec;
+  std::vector<ArData>& data = run.data;
+  std::vector<Call>& calls = run.calls;
   for (ops::AllReduceStrategy strategy :
        {ops::AllReduceStrategy::kOneShot, ops::AllReduceStrategy::kTwoShot}) {
     test::expect_all_well(test::on_thread_ranks(3, test::long_deadlines(), [&](Group& g) {
@@ -206,8 +100,7 @@ void check_case(const FieldCase& c) {
 }
 
 TEST(AllReduceFields, EachChangesTheOutputsAsInTheOracle) {
-  for (const auto& cases : {common_cases(), moe_cases(), quant_cases()})
-    for (const FieldCase& c : cases) check_case(c);
+  for (const FieldCase& c : test::field_cases()) check_case(c);
 }
 
 // Fields that leave the outputs as they are have a test of their own, named here.
@@ -224,8 +117,7 @@ const std::set<std::string> kElsewhere = {"shape.strategy",               // The
 
 TEST(AllReduceFields, NoneIsWithoutACase) {
   std::map<std::string, std::set<std::string>> named;
-  for (const auto& cases : {common_cases(), moe_cases(), quant_cases()})
-    for (const FieldCase& c : cases) named[c.owner].insert(c.field);
+  for (const FieldCase& c : test::field_cases()) named[c.owner].insert(c.field);
   for (const std::string& name : kElsewhere)
     named[name.substr(0, name.find('.'))].insert(name.substr(name.find('.') + 1));
   EXPECT_EQ(int(named["shape"].size()), fields_of<ops::CallShape>());

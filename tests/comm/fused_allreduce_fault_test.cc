@@ -153,12 +153,13 @@ std::vector<Differs> differences() {
   using ops::AllReduceQuant;
   ArSpec seven = spec_of_test(AllReduceStrategy::kOneShot);
   seven.pattern = Pattern::kMoEFinalizeARResidualRMSNorm;
-  ArSpec six = seven, wide = seven, bare = seven, token = seven, group = seven;
+  ArSpec six = seven, wide = seven, bare = seven, token = seven, group = seven, blocks = seven;
   six.pattern = Pattern::kMoEReductionARResidualRMSNorm;
   wide.fp32_wire = true;
   bare.factor.reset();
   token.quant = AllReduceQuant::kFp8Token;
   group.quant = AllReduceQuant::kFp8Group;
+  blocks.quant = AllReduceQuant::kNvfp4;
   return {{"tokens", "tokens", seven, [](Call& c) { c.shape.tokens = 6; }},
           {"hidden", "hidden", seven, [](Call& c) { c.shape.hidden = 38; }},
           {"dtype", "dtype", seven, [](Call& c) { c.shape.dtype = Dtype::kFp16; }},
@@ -172,6 +173,10 @@ std::vector<Differs> differences() {
           {"the outputs", "quantised", token, [](Call& c) { c.norm->quant = std::monostate{}; }},
           {"the outputs", "group", group,
            [](Call& c) { std::get<ops::Fp8GroupOut>(c.norm->quant).group = 40; }},
+          {"the outputs", "layout of scales", blocks,  // linear ones are the fewest bytes
+           [](Call& c) {
+             std::get<ops::Nvfp4Out>(c.norm->quant).layout = formats::ScaleLayout::kLinear;
+           }},
           {"eps bits", "eps", seven, [](Call& c) { c.norm->rms_eps = 1e-5f; }},
           {"weight_bias bits", "weight_bias", seven, [](Call& c) { c.norm->weight_bias = 1; }},
           {"routed_scaling_factor bits", "of pattern 7", seven,

@@ -23,8 +23,12 @@ std::uint32_t outputs_word(const ops::AllReduceCall& call) {
   word |= n.residual_out != nullptr ? 2U : 0U;
   word |= n.norm_out != nullptr ? 4U : 0U;
   word |= std::uint32_t(n.quant_kind()) << 3;
-  const auto* group = std::get_if<ops::Fp8GroupOut>(&n.quant);
-  return word | (group ? std::uint32_t(group->group) << 6 : 0U);
+  // The rest is what shapes the scales of that kind: the width of a group, or their layout.
+  if (const auto* group = std::get_if<ops::Fp8GroupOut>(&n.quant))
+    word |= std::uint32_t(group->group) << 6;
+  if (const auto* blocks = std::get_if<ops::Nvfp4Out>(&n.quant))
+    word |= std::uint32_t(blocks->layout) << 6;
+  return word;
 }
 
 }  // namespace
