@@ -26,7 +26,7 @@ void tile(const PanelGemmArgs& a, std::int64_t panel, const Rows<X>& rows) {
   const std::byte* scales[P];
   for (int p = 0; p < P; ++p)
     scales[p] = a.w->scales + (panel + p) * std::int64_t(l.panel_scale_bytes());
-  Ahead<P, Codec::kQuadBytes> ahead(a, panel);
+  Ahead<P, Codec::kQuadBytes> ahead(a, panel, rows.turn);
   __m512 total[P][M];
   for (int p = 0; p < P; ++p)
     for (int m = 0; m < M; ++m) total[p][m] = _mm512_setzero_ps();

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "switchyard/ops/grouped_gemm/panel.h"
+#include "switchyard/ops/grouped_gemm/panel_ahead_avx512.h"
 
 namespace switchyard::ops {
 namespace {
@@ -44,6 +45,7 @@ struct Rows {
   const float* block_scales[8];
   float row_scale[8];
   float* y[8];
+  Turn turn;
 };
 
 template <class X>
@@ -69,12 +71,18 @@ inline void store_outputs(const PanelGemmArgs& a, std::int64_t panel, __m512 sum
   _mm512_storeu_ps(y + (panel - a.panel_begin) * kPanelRows, sum);
 }
 
-/// Rows [first, first + M) times `panels` panels from `panel` on. A Tile multiplies P panels with M
+/// Of the rows of a call, those of one tile.
+struct Cut {
+  std::int64_t first, count;
+  std::int64_t tile = 0, tiles = 1;
+};
+
+/// The M rows of `cut` times `panels` panels from `panel` on. A Tile multiplies P panels with M
 /// rows, all of K, the same operations for every (row, column) at any P and M.
 template <int M, class Tile>
-void row_tile(const Tile& tile, const PanelGemmArgs& a, std::int64_t panel, int panels,
-              std::int64_t first) {
-  const auto rows = select_rows<typename Tile::Input>(a, first, M);
+void row_tile(const Tile& tile, const PanelGemmArgs& a, std::int64_t panel, int panels, Cut cut) {
+  auto rows = select_rows<typename Tile::Input>(a, cut.first, M);
+  rows.turn = {cut.tile, cut.tiles, panel, panels};
   int p = 0;
   if constexpr (M == 1)
     for (; p + 4 <= panels; p += 4) tile.template run<4, M>(a, panel + p, rows);
@@ -82,16 +90,11 @@ void row_tile(const Tile& tile, const PanelGemmArgs& a, std::int64_t panel, int 
   for (; p < panels; ++p) tile.template run<1, M>(a, panel + p, rows);
 }
 
-/// Of the rows of a call, those of one tile.
-struct Cut {
-  std::int64_t first, count;
-};
-
 /// As row_tile(), for `rows.count` rows, M at most.
 template <int M, class Tile>
 void counted_tile(const Tile& tile, const PanelGemmArgs& a, std::int64_t panel, int panels,
                   Cut rows) {
-  if (rows.count == M) return row_tile<M>(tile, a, panel, panels, rows.first);
+  if (rows.count == M) return row_tile<M>(tile, a, panel, panels, rows);
   if constexpr (M > 1) counted_tile<M - 1>(tile, a, panel, panels, rows);
 }
 
@@ -102,7 +105,7 @@ void cut_rows(std::int64_t rows, int most, Use&& use) {
   const std::int64_t tiles = (rows + most - 1) / most;
   for (std::int64_t t = 0, first = 0; t < tiles; ++t) {
     const std::int64_t count = (rows - first + tiles - t - 1) / (tiles - t);
-    use(Cut{first, count});
+    use(Cut{first, count, t, tiles});
     first += count;
   }
 }
