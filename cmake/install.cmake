@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: the command, the static library, its public headers and a package for
-# find_package(switchyard). Public are base/, core/, the values of eplb/ that `switchyard eplb` prints, and those of api/
-# that include nothing below them.
+# find_package(switchyard). Public are base/, core/, the values of eplb/ that `switchyard eplb` prints, those of the fused
+# all-reduce, and those of api/ that include nothing below them.
 if(SWITCHYARD_CUDA)
   install(CODE "message(FATAL_ERROR \"installing a build with the CUDA twins is not supported yet; install build/cpu\")")
   return()
@@ -14,9 +14,14 @@ file(GLOB headers RELATIVE ${SWITCHYARD_SRC} CONFIGURE_DEPENDS
 foreach(value loads placement placement_file planner statistics)
   list(APPEND headers switchyard/eplb/${value}.h)
 endforeach()
+set(allreduce switchyard/ops/allreduce_norm/allreduce_norm.h switchyard/formats/scale_layout.h)
+list(APPEND headers ${allreduce})
 foreach(header ${headers})
   file(STRINGS ${SWITCHYARD_SRC}/${header} inner REGEX "#include \"switchyard/" )
   list(FILTER inner EXCLUDE REGEX "switchyard/(api|core|base|eplb)/")
+  foreach(value ${allreduce})
+    list(FILTER inner EXCLUDE REGEX "\"${value}\"")
+  endforeach()
   get_filename_component(folder ${header} DIRECTORY)
   if(NOT inner)
     install(FILES ${SWITCHYARD_SRC}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})

@@ -26,6 +26,7 @@ import tree
 BLOCK = re.compile(r"(<!-- begin (table|quote) ([^;\s]+)[^\n]* -->\n)(.*?)([ ]*<!-- end \2 -->)", re.S)
 MARKER = re.compile(r"<!-- (?:begin|end) (?:table|quote)")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)  # code, where [](...) is no link
 FACTS = tree.ROOT / "build/cpu/tests/house/switchyard_facts"
 LANGUAGES = {".cc": "cpp", ".h": "cpp", ".txt": "cmake", ".sh": "sh"}
 
@@ -67,7 +68,7 @@ def link_faults(root):
         if page in reached:
             continue
         reached.add(page)
-        for target in LINK.findall(page.read_text()):
+        for target in LINK.findall(FENCED.sub("", page.read_text())):
             path = (page.parent / target).resolve()
             if not path.exists():
                 faults.append(f"{page.relative_to(root)}: link to {target} leads nowhere")

@@ -106,7 +106,7 @@ class Tree(unittest.TestCase):
 
     def test_links(self):
         self.write("README.md", "[a](docs/a.md) [b](docs/b.md#part) [out](https://example.org)")
-        self.write("docs/a.md", "[up](../README.md)")
+        self.write("docs/a.md", "[up](../README.md)\n```cpp\nauto f = [&](Rank& r) {};\n```\n[b](b.md)")
         self.write("docs/b.md", "")
         self.assertEqual(docs.link_faults(self.root), [])
         self.write("docs/a.md", "[gone](gone.md)")

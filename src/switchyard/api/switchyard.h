@@ -3,6 +3,7 @@
 
 // The library's front door: everything that an inference engine or the command includes.
 
+#include "switchyard/api/allreduce.h"
 #include "switchyard/api/bench.h"
 #include "switchyard/api/bench_compare.h"
 #include "switchyard/api/bench_routing.h"
