@@ -10,7 +10,6 @@ namespace switchyard::comm {
 namespace {
 
 using ops::AllReduceStrategy;
-using test::ArData;
 using test::DeviceRank;
 using test::FieldRun;
 

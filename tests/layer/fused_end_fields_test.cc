@@ -51,7 +51,7 @@ struct RankEnd {
   RankEnd(const Problem& p, int rank)
       : k(p.top_k()),
         hidden(p.hidden),
-        rows(normals(kTokens * k * hidden, std::uint64_t(20 + rank))),
+        rows(normals(kTokens * k * hidden, 20 + std::uint64_t(rank))),
         residual(normals(kTokens * hidden, 1)),
         other_residual(normals(kTokens * hidden, 2)),
         gamma(normals(hidden, 3)),

@@ -202,7 +202,7 @@ bool DeviceAllReduce::heed_abort() {
 }
 
 void DeviceAllReduce::wait(Stream stream) {
-  constexpr auto kBusy = std::chrono::milliseconds(2), kSlice = std::chrono::milliseconds(1);
+  constexpr auto kBusy = std::chrono::milliseconds(20), kSlice = std::chrono::milliseconds(1);
   const auto start = std::chrono::steady_clock::now();
   if (group_.size() == 1) wait_for(stream);
   // The GPU's waits last as long as the deadline; a peer that gave up is known here earlier.

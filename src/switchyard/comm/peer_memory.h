@@ -28,7 +28,7 @@ class HostWords {
  public:
   /// Errors: DeviceError when the system refuses.
   explicit HostWords(std::size_t bytes);
-  ~HostWords();
+  ~HostWords();  // NOLINT(performance-trivially-destructible): only without CUDA
   HostWords(const HostWords&) = delete;
   HostWords& operator=(const HostWords&) = delete;
   /// As the host addresses them.
