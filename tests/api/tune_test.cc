@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <stdexcept>
 
 #include "switchyard/api/tuning.h"
 #include "switchyard/base/text.h"
@@ -110,6 +111,17 @@ TEST_F(Tuning, AnEmptyFileIsATableToBe) {
   std::ofstream(options_.out).close();
   EXPECT_EQ(tune_layers(options_).entries, 1);
   EXPECT_EQ(tune::read_table(options_.out).entries.size(), 1u);
+}
+
+// A table without entries would be found by the next run and say nothing.
+TEST_F(Tuning, ARunThatFailsLeavesWhatWasThere) {
+  std::filesystem::remove(options_.out);
+  options_.progress = [](const std::string&) { throw std::runtime_error("stopped"); };
+  EXPECT_THROW(tune_layers(options_), std::runtime_error);
+  EXPECT_FALSE(std::filesystem::exists(options_.out));
+  std::ofstream(options_.out).close();
+  EXPECT_THROW(tune_layers(options_), std::runtime_error);
+  EXPECT_EQ(std::filesystem::file_size(options_.out), 0u);
 }
 
 TEST_F(Tuning, AnEntryThatIsKnownMustRun) {

@@ -277,18 +277,55 @@ TEST(DumpStages, NeverReplaceWhatIsRead) {
   EXPECT_TRUE(verify(copy, o).ok);
 }
 
+std::set<std::string> names_in(const TempDir& dir) {
+  std::set<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+    out.insert(entry.path().filename());
+  return out;
+}
+
+// Only an earlier dump, or the empty file of mktemp, gives way.
+TEST(DumpStages, ReplaceNothingButAnEarlierDump) {
+  TempDir dir;
+  const std::string weights = dir.path() + "/other.safetensors";
+  std::filesystem::copy(data_dir("qwen3_moe") + "/model.safetensors", weights);
+  const std::string mine = dir.path() + "/stages.safetensors";
+  const std::string download = dir.write("stages.safetensors.part", "half of a download");
+  VerifyOptions o = asked();
+  for (const std::string& path : {weights, dir.write("notes.txt", "measured")}) {
+    const std::string before = test::slurp(path);
+    o.dump_stages = path;
+    EXPECT_THAT(test::usage_error_of([&] { verify(data_dir("mixtral"), o); }),
+                testing::AllOf(HasSubstr(path + ": is there and is no dump of stages"),
+                               HasSubstr("not replaced")));
+    EXPECT_EQ(test::slurp(path), before);
+  }
+  o.dump_stages = dir.write("empty", "");
+  EXPECT_TRUE(verify(data_dir("mixtral"), o).ok);
+  o.dump_stages = mine;
+  EXPECT_TRUE(verify(data_dir("mixtral"), o).ok);
+  EXPECT_TRUE(verify(data_dir("qwen3_moe"), o).ok);
+  EXPECT_EQ(test::slurp(download), "half of a download");
+  EXPECT_EQ(names_in(dir),
+            (std::set<std::string>{"empty", "notes.txt", "other.safetensors", "stages.safetensors",
+                                   "stages.safetensors.part"}));
+}
+
 // A run that fails leaves the file of an earlier one, and no half of its own.
 TEST(DumpStages, TheFileAppearsWhole) {
   TempDir dir;
   VerifyOptions o = asked();
-  o.dump_stages = dir.write("stages.safetensors", "older");
+  o.dump_stages = dir.path() + "/stages.safetensors";
+  verify(data_dir("qwen3_moe"), o);
+  const std::string older = test::slurp(o.dump_stages);
   o.dump_row = 99;
   EXPECT_THROW(verify(data_dir("mixtral"), o), UsageError);
-  EXPECT_EQ(test::slurp(o.dump_stages), "older");
+  EXPECT_EQ(test::slurp(o.dump_stages), older);
   o.dump_row = 0;
   verify(data_dir("mixtral"), o);
+  EXPECT_NE(test::slurp(o.dump_stages), older);
   EXPECT_EQ(test::parse_safetensors(o.dump_stages).count("layer0.out"), 1u);
-  EXPECT_FALSE(std::filesystem::exists(o.dump_stages + ".part"));
+  EXPECT_EQ(names_in(dir), std::set<std::string>{"stages.safetensors"});
 }
 
 // Routed experts without an activation quantiser beside a shared one with: the wider limit holds,

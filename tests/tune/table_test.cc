@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -152,7 +153,12 @@ TEST_F(TableFile, IsWrittenWholeAndReplacedByATableOnly) {
   EXPECT_EQ(read_table(file), more);
   const std::string other = path("notes.txt");
   std::ofstream(other) << "do not lose me";
-  EXPECT_THAT(usage_error_of([&] { write_table(sample(), other); }), HasSubstr("not replaced"));
+  for (const auto& write : {std::function([&] { write_table(sample(), other); }),
+                            std::function([&] { check_table_path(other); })})
+    EXPECT_THAT(usage_error_of(write), HasSubstr("not replaced"));
+  std::filesystem::remove(file);
+  check_table_path(file);
+  EXPECT_FALSE(std::filesystem::exists(file)) << "a look changes nothing";
   EXPECT_THAT(usage_error_of([&] { read_table(path("absent.json")); }), HasSubstr("absent.json"));
 }
 

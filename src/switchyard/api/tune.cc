@@ -299,7 +299,7 @@ std::string_view tune_rule(std::int64_t ranks) {
 TuneResult tune_layers(const TuneOptions& o) {
   check_options(o);
   Session session{o};
-  session.save();  // a path that cannot be written answers now
+  if (!o.out.empty()) tune::check_table_path(o.out);  // what cannot be written answers now
   std::vector<std::string> formats = o.formats;
   if (formats.empty()) formats.push_back(o.source.build.format.value_or(""));
   for (const LayerSource::Entry& entry : session.source.layers())

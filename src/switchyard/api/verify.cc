@@ -180,6 +180,15 @@ void check_no_input(const std::string& target, const std::string& checkpoint,
             ": is a file that this call reads, and is not replaced by stages; choose another path");
 }
 
+constexpr std::string_view kStagesFormat = "switchyard.stages";
+
+void check_stages(const std::string& path) {
+  const auto metadata = checkpoint::SafetensorsFile::open(path).metadata();
+  const auto format = metadata.find("format");
+  require(format != metadata.end() && format->second == kStagesFormat, path,
+          ": its __metadata__ has no 'format' \"", kStagesFormat, "\"");
+}
+
 }  // namespace
 
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
@@ -218,7 +227,7 @@ VerifyResult verify(const std::string& path, const VerifyOptions& options) {
   std::optional<WholeFile> dump;  // a path that cannot be written is refused before the work
   if (!options.dump_stages.empty()) {
     check_no_input(options.dump_stages, path, options);
-    dump.emplace(options.dump_stages);
+    dump.emplace(options.dump_stages, FileKind{"dump of stages", check_stages});
   }
   std::vector<checkpoint::NamedTensor> stages;
   for (const LayerEntry& entry : chosen_layers(checkpoint, options.layer)) {
@@ -226,7 +235,7 @@ VerifyResult verify(const std::string& path, const VerifyOptions& options) {
     result.ok = result.ok && result.layers.back().ok;
   }
   if (dump) {
-    checkpoint::write_safetensors(dump->out(), stages);
+    checkpoint::write_safetensors(dump->out(), stages, kStagesFormat);
     dump->commit();
   }
   return result;

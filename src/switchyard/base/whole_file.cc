@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/base/whole_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -10,23 +14,52 @@
 namespace switchyard {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kRefusal =
     ": cannot be written; check the folder, its permissions and free space";
 
-}  // namespace
-
-WholeFile::WholeFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+/// What stands at `path` may be lost: it is empty, as mktemp leaves it, or an older one of `kind`.
+void require_replaceable(const std::string& path, const FileKind& kind) {
   std::error_code none;
   // A rename would replace a device file instead of writing to it.
-  require(!std::filesystem::exists(path_, none) || std::filesystem::is_regular_file(path_, none),
-          path_, ": cannot be written, it is there and no regular file; choose another path");
+  require(!fs::exists(path, none) || fs::is_regular_file(path, none), path,
+          ": cannot be written, it is there and no regular file; choose another path");
   // It would replace a link by a file and leave what the link names as it was.
-  require(!std::filesystem::is_symlink(path_, none), path_,
+  require(!fs::is_symlink(path, none), path,
           ": cannot be written, it is a link; give the path of the file itself");
+  if (!fs::exists(path, none)) return;
   // Renaming asks the folder for permission, not the file that goes.
-  require(!std::filesystem::exists(path_, none) || std::ofstream(path_, std::ios::app).is_open(),
-          path_, ": cannot be written, it is there and write-protected; choose another path");
-  out_.open(part_, std::ios::binary | std::ios::trunc);
+  require(std::ofstream(path, std::ios::app).is_open(), path,
+          ": cannot be written, it is there and write-protected; choose another path");
+  if (fs::file_size(path, none) == 0) return;
+  try {
+    kind.read(path);
+  } catch (const UsageError& e) {
+    throw UsageError(cat(path, ": is there and is no ", kind.name, " (", e.what(),
+                         "), so it is not replaced; choose another path, or delete it first"));
+  }
+}
+
+/// A new file beside `path`, never one that is there: PATH.part may be somebody's download.
+/// Empty when none can be made.
+std::string new_file_beside(const std::string& path) {
+  for (int n = 0; n < 100; ++n) {
+    std::string part = cat(path, ".part-", getpid(), n == 0 ? "" : cat("-", n));
+    const int fd = ::open(part.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd >= 0) ::close(fd);
+    if (fd >= 0) return part;
+    if (errno != EEXIST) break;
+  }
+  return "";
+}
+
+}  // namespace
+
+WholeFile::WholeFile(std::string path, const FileKind& kind) : path_(std::move(path)) {
+  require_replaceable(path_, kind);
+  part_ = new_file_beside(path_);
+  if (!part_.empty()) out_.open(part_, std::ios::binary | std::ios::trunc);
   require(out_.is_open(), path_, kRefusal);
 }
 

@@ -2,18 +2,27 @@
 #pragma once
 
 #include <fstream>
+#include <functional>
 #include <string>
+#include <string_view>
 
 namespace switchyard {
 
-/// A file that gets its name when it is whole: written beside it as PATH.part, then renamed, so
-/// that a reader never sees half of it and a failed run leaves the older one.
+/// A kind of file that is written again and again: a newer one may take the place of an older one,
+/// and of nothing else.
+struct FileKind {
+  std::string_view name;                         // as in "is no NAME"
+  std::function<void(const std::string&)> read;  // UsageError unless the path holds one
+};
+
+/// A file that gets its name when it is whole: written beside it under a name of its own, then
+/// renamed, so that a reader never sees half of it and a failed run leaves the older one.
 class WholeFile {
  public:
-  /// Opens PATH.part, so that a path that cannot be written is known before the work for it.
-  /// Errors:  UsageError when it cannot, or when PATH is there and a link, write-protected or
-  /// no regular file.
-  explicit WholeFile(std::string path);
+  /// Opens PATH.part-N, so that a path that cannot be written is known before the work for it.
+  /// Errors:  UsageError when it cannot, or when PATH is there and a link, write-protected, no
+  /// regular file, or neither empty nor of `kind`.
+  WholeFile(std::string path, const FileKind& kind);
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
   /// Removes what was not committed.

@@ -10,8 +10,8 @@ namespace switchyard::checkpoint {
 namespace {
 
 /// The header, blanks behind it up to a multiple of 8 bytes.
-std::string header_of(const std::vector<NamedTensor>& tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+std::string header_of(const std::vector<NamedTensor>& tensors, std::string_view format) {
+  nlohmann::ordered_json header = {{"__metadata__", {{"format", format}}}};
   std::size_t at = 0;
   for (const NamedTensor& t : tensors) {
     std::int64_t count = 1;
@@ -31,8 +31,9 @@ std::string header_of(const std::vector<NamedTensor>& tensors) {
 
 }  // namespace
 
-void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors) {
-  const std::string header = header_of(tensors);
+void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors,
+                       std::string_view format) {
+  const std::string header = header_of(tensors, format);
   for (int shift = 0; shift < 64; shift += 8)  // little-endian length
     out.put(char(std::uint64_t(header.size()) >> shift & 0xff));
   out.write(header.data(), std::streamsize(header.size()));

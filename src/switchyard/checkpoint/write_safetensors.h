@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "switchyard/checkpoint/tensor.h"
@@ -21,8 +22,10 @@ struct NamedTensor {
   std::vector<std::byte> bytes;
 };
 
-/// Writes `tensors` as one safetensors file; whether `out` took them is the caller's to ask.
-/// Errors:  InternalError for bytes that are not the shape's, or a name that comes twice.
-void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors);
+/// Writes `tensors` as one safetensors file whose __metadata__ has `format`, the kind of file it
+/// is; whether `out` took them is the caller's to ask. Errors:  InternalError for bytes that are
+/// not the shape's, or a name that comes twice.
+void write_safetensors(std::ostream& out, const std::vector<NamedTensor>& tensors,
+                       std::string_view format);
 
 }  // namespace switchyard::checkpoint

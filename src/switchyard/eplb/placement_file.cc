@@ -2,7 +2,6 @@
 #include "switchyard/eplb/placement_file.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "switchyard/base/check.h"
@@ -83,28 +82,10 @@ Placement parse_placement(std::string_view text, std::string_view where) {
   return out;
 }
 
-namespace {
-
-/// Only a placement is replaced by a placement: measured loads cannot be had again.
-void require_replaceable(const std::string& path) {
-  std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none) || std::filesystem::file_size(path, none) == 0)
-    return;
-  try {
-    read_placement(path);
-  } catch (const UsageError&) {
-    throw UsageError(cat(path,
-                         ": is there and holds no placement, so it is not replaced; choose "
-                         "another path, or delete it first"));
-  }
-}
-
-}  // namespace
-
 void write_placement(const Placement& placement, const std::string& path) {
   placement.check("placement");
-  require_replaceable(path);
-  WholeFile file(path);
+  // Measured loads, which may stand there, cannot be had again.
+  WholeFile file(path, {.name = "placement", .read = read_placement});
   file.out() << placement_text(placement);
   file.commit();
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "switchyard/base/check.h"
@@ -141,18 +140,7 @@ void check_kind(Object& root) {
           ", this library reads ", kTableVersion, "; write the table again with switchyard tune");
 }
 
-/// Only a table is replaced by a table.
-void require_replaceable(const std::string& path) {
-  std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none) || std::filesystem::file_size(path, none) == 0)
-    return;
-  try {
-    read_table(path);
-  } catch (const UsageError& e) {
-    throw UsageError(cat(path, ": is there and is no tuning table of this version (", e.what(),
-                         "), so it is not replaced; choose another path, or delete it first"));
-  }
-}
+const FileKind kTableFile = {.name = "tuning table of this version", .read = read_table};
 
 std::string text_of(const Machine& m) {
   return cat("cpu '", m.cpu_model, "' (", m.isa, "), gpu '", m.gpu, "' (sm ", m.sm, ")");
@@ -217,9 +205,10 @@ TuningTable read_table(const std::string& path) {
   return parse_table(checkpoint::read_text_file(path, kMaxFileBytes), path);
 }
 
+void check_table_path(const std::string& path) { WholeFile(path, kTableFile); }
+
 void write_table(const TuningTable& table, const std::string& path) {
-  require_replaceable(path);
-  WholeFile file(path);
+  WholeFile file(path, kTableFile);
   file.out() << table_text(table);
   file.commit();
 }

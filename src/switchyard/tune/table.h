@@ -66,6 +66,8 @@ std::string table_text(const TuningTable& table);
 TuningTable parse_table(std::string_view text, std::string_view where);
 /// Reads a file. Errors: as parse_table(), and for a file that cannot be read.
 TuningTable read_table(const std::string& path);
+/// Whether write_table could write there, found without a change. Errors: as write_table.
+void check_table_path(const std::string& path);
 /// Writes a file, whole or not at all. Errors: UsageError where something else than a table stands
 /// there, or where it cannot be written.
 void write_table(const TuningTable& table, const std::string& path);
