@@ -364,6 +364,50 @@ TEST_F(Broken, UnknownFamily) {
   expect_refused({"verify", path()}, 2, {"mixtrall", "mixtral"});
 }
 
+// A whole layer that was not fetched is no pass of the rest.
+TEST_F(Broken, LayersThatAreAbsent) {
+  test::CheckpointEditor two = test::CheckpointEditor::fixture("afmoe");
+  std::erase_if(two.tensors, [](const auto& t) { return t.first.starts_with("model.layers.1."); });
+  test::CheckpointEditor four = test::CheckpointEditor::fixture("qwen3_moe");
+  four.config["num_hidden_layers"] = 4;
+  struct Partial {
+    const test::CheckpointEditor& checkpoint;
+    const char *layer, *absent, *says;
+  };
+  for (const Partial& p :
+       {Partial{two, "0", "1", "MoE layer 1 is declared and the checkpoint holds no tensor of it"},
+        Partial{four, "0", "2",
+                "MoE layers 1 .. 3 are declared and the checkpoint holds no tensor of them"}}) {
+    SCOPED_TRACE(p.says);
+    std::ofstream(path("config.json")) << p.checkpoint.config;
+    std::ofstream(path("model.safetensors"), std::ios::binary)
+        << test::safetensors_bytes(p.checkpoint.tensors);
+    expect_refused({"verify", path()}, 2, {p.says, "fetch the files that are missing"});
+    for (const std::vector<std::string>& call :
+         std::vector<std::vector<std::string>>{{"verify", path(), "--layer", p.layer},
+                                               {"run", "--checkpoint", path()},
+                                               {"explain", "--checkpoint", path()}}) {
+      Finished done = run_command(call);
+      EXPECT_EQ(done.status, 0) << done.err;
+      EXPECT_THAT(done.out, HasSubstr(p.says));
+      std::vector<std::string> json = call;
+      json.push_back("--json");
+      done = run_command(json);
+      EXPECT_THAT(done.out, HasSubstr("\"notices\": [\n    \"" + std::string(p.says)));
+    }
+    for (const std::vector<std::string>& call : std::vector<std::vector<std::string>>{
+             {"verify", path(), "--layer", p.absent},
+             {"run", "--checkpoint", path(), "--layer", p.absent}})
+      expect_refused(call, 2,
+                     {std::string("layer ") + p.absent +
+                      " is declared but the checkpoint holds none of its tensors; those it holds: "
+                      "0\n"});
+  }
+  expect_refused({"verify", data("deepseek_v3"), "--layer", "1"}, 2,
+                 {"layer 1 is declared (multi-token prediction) but"});
+  EXPECT_EQ(run_command({"verify", data("deepseek_v3")}).status, 0);
+}
+
 TEST_F(Broken, IoOfAnotherWidth) {
   expect_refused({"verify", path(), "--io", data("gpt_oss_mxfp4/moe_io.safetensors")}, 2,
                  {"hidden_states"});

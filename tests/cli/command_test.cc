@@ -220,7 +220,7 @@ TEST(JsonKeys, Explain) {
   EXPECT_EQ(ranks["deployment"]["ep"], 2);
   EXPECT_EQ(ranks["deployment"]["parallel"], "dep");
   EXPECT_EQ(keys(json_of({"explain", "--checkpoint", data("mixtral")})),
-            with_header({"ok", "layers"}));
+            with_header({"ok", "layers", "notices"}));
 }
 
 TEST(JsonKeys, Doctor) {

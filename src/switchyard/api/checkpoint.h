@@ -18,8 +18,8 @@ struct LayerEntry {
   std::string block;   // tensor prefix
   std::string format;  // canonical name
   std::int64_t hidden = 0;
-  bool present = true;  // false: declared (a multi-token-prediction layer) without any tensor
-  bool is_mtp = false;
+  bool present = true;  // false: declared without any tensor
+  bool is_mtp = false;  // a multi-token-prediction layer
 };
 
 /// A checkpoint directory, mapped read-only; cheap to open, weights are read when a layer is built.

@@ -63,10 +63,11 @@ struct VerifyResult {
   std::vector<std::string> notices;
 };
 
-/// Runs each MoE layer of a checkpoint and judges it. The dump of a layer's stages holds, under
-/// `layerN.`, hidden, logits, ids, weights, latent, x_quantised, fc1_gate, fc1_up, fc2_input, rows,
-/// shared_fc2_input and out of one token, and the same with `layerN.oracle.`.
-/// Errors: UsageError, one line; CannotServe.
+/// Runs each MoE layer of a checkpoint, or the asked one, and judges it. Unless one is asked for,
+/// all declared ones must be there, multi-token-prediction layers apart. The dump of a layer's
+/// stages holds, under `layerN.`, hidden, logits, ids, weights, latent, x_quantised, fc1_gate,
+/// fc1_up, fc2_input, rows, shared_fc2_input and out of one token, and the same with
+/// `layerN.oracle.`. Errors: UsageError, one line; CannotServe.
 VerifyResult verify(const std::string& checkpoint, const VerifyOptions& options);
 
 /// How `run` spreads tokens over experts.

@@ -84,6 +84,9 @@ class Explainer {
     return {from_sketch()};
   }
 
+  /// What the checkpoint's files gave occasion to, after run().
+  const std::vector<std::string>& notices() const { return notices_; }
+
  private:
   void check_sources() const {
     require(options_.preset.empty() || options_.checkpoint.empty(), "preset '", options_.preset,
@@ -152,13 +155,14 @@ class Explainer {
     return out;
   }
 
-  std::vector<Answer> from_checkpoint() const {
+  std::vector<Answer> from_checkpoint() {
     Checkpoint checkpoint = Checkpoint::open(options_.checkpoint);
+    notices_ = checkpoint.impl().notices();
     std::vector<Answer> out;
     for (const LayerEntry& entry : checkpoint.layers()) {
       if (options_.layer ? entry.index != *options_.layer : !entry.present) continue;
       require(entry.present, "layer ", entry.index, " (", entry.block,
-              ") is declared but holds no tensor; choose another");
+              ") is declared and the checkpoint holds no tensor of it; choose another");
       out.push_back(answer(overlaid(checkpoint.impl().problem(entry.index))));
       out.back().layer = entry;
       const Problem& own = checkpoint.impl().problem(entry.index);
@@ -175,6 +179,7 @@ class Explainer {
   const ExplainOptions& options_;
   Deployment deployment_;
   resolve::Request request_;
+  std::vector<std::string> notices_;
 };
 
 Json to_json(const Answer& answer) {
@@ -206,7 +211,8 @@ void set_warning_sink(std::function<void(std::string_view)> sink) {
 }
 
 Explanation explain(const ExplainOptions& options) {
-  std::vector<Answer> answers = Explainer(options).run();
+  Explainer explainer(options);
+  std::vector<Answer> answers = explainer.run();
   Explanation out;
   out.served = std::all_of(answers.begin(), answers.end(), std::mem_fn(&Answer::served));
   Json layers = Json::array();
@@ -214,8 +220,12 @@ Explanation explain(const ExplainOptions& options) {
     layers.push_back(to_json(answer));
     out.text += (out.text.empty() ? "" : "\n") + to_text(answer);
   }
+  for (const std::string& notice : explainer.notices()) out.text += notice + "\n";
   bool every_layer = !options.checkpoint.empty() && !options.layer;
-  Json json = every_layer ? Json{{"ok", out.served}, {"layers", std::move(layers)}} : layers[0];
+  Json json = every_layer ? Json{{"ok", out.served},
+                                 {"layers", std::move(layers)},
+                                 {"notices", explainer.notices()}}
+                          : layers[0];
   out.json = json.dump();
   return out;
 }

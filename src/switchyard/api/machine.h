@@ -49,9 +49,9 @@ std::string to_strategy(std::string_view name);
 std::string pinned_strategy(const Environment& env, std::string_view comm);
 
 /// The complete resolution report(s). A preset, a sketch and a single layer give one report as a
-/// JSON object; a checkpoint without `layer` gives {"layers": [report, ...]}. Each has "ok" beside
-/// the report's own keys. More than one rank, and a pinned strategy, are answered under
-/// "strategies". Errors: UsageError, one line.
+/// JSON object; a checkpoint without `layer` gives {"layers": [report, ...], "notices": [text,
+/// ...]}. Each has "ok" beside the report's own keys. More than one rank, and a pinned strategy,
+/// are answered under "strategies". Errors: UsageError, one line.
 Explanation explain(const ExplainOptions& options);
 
 /// What `doctor` prints: instruction sets, GPUs, dependencies, switches, which formats can run

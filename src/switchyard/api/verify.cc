@@ -6,8 +6,10 @@
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/nearest.h"
 #include "switchyard/base/random.h"
 #include "switchyard/base/whole_file.h"
+#include "switchyard/checkpoint/layer_list.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/moe_io.h"
 #include "switchyard/checkpoint/write_safetensors.h"
@@ -194,21 +196,21 @@ void check_stages(const std::string& path) {
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
                                       std::optional<std::int64_t> layer) {
   std::vector<LayerEntry> chosen;
-  std::string known;
+  std::vector<std::string> known, present;
   for (const LayerEntry& e : checkpoint.layers()) {
-    known += cat(known.empty() ? "" : ", ", e.index, e.present ? "" : " (absent)");
+    known.push_back(cat(e.index, e.present ? "" : " (absent)"));
+    if (e.present) present.push_back(cat(e.index));
     if (layer ? e.index == *layer : e.present && !e.is_mtp) chosen.push_back(e);
   }
+  const auto list = [](const auto& names) { return names.empty() ? "none" : join(names, ", "); };
   require(!layer || !chosen.empty(), "layer ", layer.value_or(0),
-          " is no MoE layer of this checkpoint; "
-          "it has ",
-          known.empty() ? "none" : known);
-  require(!layer || chosen[0].present, "layer ", layer.value_or(0),
-          " is declared (multi-token "
-          "prediction) but the checkpoint holds none of its tensors; choose one of ",
-          known);
+          " is no MoE layer of this checkpoint; it has ", list(known));
+  require(!layer || chosen[0].present, "layer ", layer.value_or(0), " is declared",
+          layer && chosen[0].is_mtp ? " (multi-token prediction)" : "",
+          " but the checkpoint holds none of its tensors; those it holds: ", list(present));
   require(!chosen.empty(),
-          "the checkpoint holds no MoE layer; `switchyard inspect` lists what it holds");
+          "the checkpoint holds no MoE layer beside multi-token prediction; declared: ",
+          list(known), "; `switchyard inspect` lists what it holds");
   return chosen;
 }
 
@@ -229,8 +231,13 @@ VerifyResult verify(const std::string& path, const VerifyOptions& options) {
     check_no_input(options.dump_stages, path, options);
     dump.emplace(options.dump_stages, FileKind{"dump of stages", check_stages});
   }
+  const std::vector<LayerEntry> chosen = chosen_layers(checkpoint, options.layer);
+  // A part of a checkpoint is not passed as the whole one.
+  const std::string absent = checkpoint::absent_text(checkpoint.impl().layers());
+  require(options.layer || absent.empty(), path, ": ", absent,
+          "; fetch the files that are missing, or ask for one layer that is there");
   std::vector<checkpoint::NamedTensor> stages;
-  for (const LayerEntry& entry : chosen_layers(checkpoint, options.layer)) {
+  for (const LayerEntry& entry : chosen) {
     result.layers.push_back(verify_layer(checkpoint, entry, options, stages));
     result.ok = result.ok && result.layers.back().ok;
   }

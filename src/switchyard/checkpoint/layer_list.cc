@@ -4,6 +4,7 @@
 #include <array>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/nearest.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -137,7 +138,31 @@ std::vector<LayerInfo> list_layers(const Family& family, const Config& config,
   for (LayerInfo& info :
        list_mtp(finder, family.mtp(config), root, std::int64_t(moe.size()), notices))
     out.push_back(std::move(info));
+  if (std::string absent = absent_text(out); !absent.empty()) notices.push_back(std::move(absent));
   return out;
+}
+
+std::string absent_text(const std::vector<LayerInfo>& layers) {
+  std::vector<std::string> runs;  // of neighbours in the list
+  std::int64_t count = 0;
+  std::int64_t first = -1;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerInfo& l = layers[i];
+    if (l.present || l.is_mtp) {
+      first = -1;
+      continue;
+    }
+    ++count;
+    if (first < 0) {
+      first = l.index;
+      runs.push_back(cat(first));
+    } else {
+      runs.back() = cat(first, " .. ", l.index);
+    }
+  }
+  if (count == 0) return "";
+  return cat("MoE layer", count == 1 ? " " : "s ", join(runs, ", "), count == 1 ? " is" : " are",
+             " declared and the checkpoint holds no tensor of ", count == 1 ? "it" : "them");
 }
 
 }  // namespace switchyard::checkpoint
