@@ -135,7 +135,8 @@ class Forward {
                       .block_scales = sizes_.block_scales
                                           ? q.block_scales.data() + job.row * q.scale_stride
                                           : nullptr,
-                      .row_scale = &q.row_scales[std::size_t(job.row)]});
+                      .row_scale = &q.row_scales[std::size_t(job.row)]},
+                     a_.isa);
     end_row(q, job.row, job.cols);
   }
 

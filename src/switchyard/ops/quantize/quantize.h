@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "switchyard/core/environment.h"
 #include "switchyard/formats/matrix.h"
 
 namespace switchyard::ops {
@@ -40,8 +41,11 @@ struct QuantizeRowArgs {
 ///           max(amax, 1e-4) / 448, or 2^ceil(log2 of that). kMxfp8: scale = 2^ceil(log2(amax /
 ///           448)). kNvfp4: g = 1 / static_scale, sf = e4m3((g * amax) / 6), e2m1(x * (g / sf)),
 ///           all in fp32; 0 where sf is 0.
+/// Runs as tier `isa` compiles it; every tier gives the same bits, a NaN's sign aside.
 /// Errors:   as check().
-void quantize_row_cpu(const QuantizeRowArgs& args);
+void quantize_row_cpu(const QuantizeRowArgs& args, CpuIsa isa = CpuIsa::kPortable);
+/// The same for args that were checked; call it only where the environment has AVX-512.
+void quantize_row_avx512(const QuantizeRowArgs& args);
 
 /// The dequantised row (values x scales) in double by plain loops: the oracle of quantize_row_cpu.
 /// Reads kind, x, cols and static_scale; knows no bf16 fold, so it differs where `Folding` says.
