@@ -119,7 +119,7 @@ void shape() {
   Ffn f("none");
   FfnShape on_input = f.bank.shape;
   on_input.weight_on_input = true;
-  HostBuffer more(ffn_workspace_bytes(on_input, f.bank.layout, kTokens, 2));
+  HostBuffer more(ffn_workspace_bytes(on_input, f.bank.layout, kTokens, {2}));
   expect_changes(
       f, [&](FfnArgs& a) { a.shape = &on_input, a.workspace = more.bytes(); },
       [&](FfnRefArgs& a) { a.shape = &on_input; });
@@ -336,7 +336,7 @@ void capture() {
 void pool_and_isa() {
   Ffn f("none");
   ThreadPool five(5);
-  HostBuffer more(ffn_workspace_bytes(f.bank.shape, f.bank.layout, kTokens, 5));
+  HostBuffer more(ffn_workspace_bytes(f.bank.shape, f.bank.layout, kTokens, {5}));
   const std::vector<double> two = f.run();
   EXPECT_EQ(f.run([&](FfnArgs& a) { a.pool = &five, a.workspace = more.bytes(); }), two);
   for (CpuIsa isa : test::runnable_tiers())
@@ -346,7 +346,7 @@ void pool_and_isa() {
 void tactic() {
   Ffn f("none");
   const std::vector<double> plan = f.run();
-  const Tactic other = PanelTactic{2, 1, 1, 4, 0}, tiles = TileTactic{}, wide = PanelTactic{17};
+  const Tactic other = PanelTactic{2, 1, 1, 4}, tiles = TileTactic{}, wide = PanelTactic{17};
   EXPECT_EQ(f.run([&](FfnArgs& a) { a.tactic = &other; }), plan);
   EXPECT_THAT(test::usage_error_of([&] { f.run([&](FfnArgs& a) { a.tactic = &tiles; }); }),
               testing::HasSubstr("GPU's tiles"));
@@ -356,7 +356,7 @@ void tactic() {
 
 void workspace() {
   Ffn f("none");
-  const std::size_t need = ffn_workspace_bytes(f.bank.shape, f.bank.layout, kTokens, 2);
+  const std::size_t need = ffn_workspace_bytes(f.bank.shape, f.bank.layout, kTokens, {2});
   EXPECT_THAT(test::usage_error_of(
                   [&] { f.run([&](FfnArgs& a) { a.workspace = a.workspace.first(need - 1); }); }),
               testing::HasSubstr("workspace_bytes()"));

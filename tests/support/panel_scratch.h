@@ -13,8 +13,8 @@ namespace switchyard::test {
 /// A thread's memory for decoded panels, with a canary behind it.
 class PanelScratch {
  public:
-  explicit PanelScratch(const ops::PanelLayout& layout)
-      : size_(ops::panel_scratch_bytes(layout)), lines_(size_ / sizeof(Line) + 1) {
+  PanelScratch(const ops::PanelLayout& layout, CpuIsa isa)
+      : size_(ops::panel_scratch_bytes(layout, isa)), lines_(size_ / sizeof(Line) + 1) {
     std::memset(static_cast<void*>(lines_.data()), 0xee, lines_.size() * sizeof(Line));
   }
   std::byte* data() { return size_ == 0 ? nullptr : lines_[0].bytes; }

@@ -51,8 +51,8 @@ TuningTable sample() {
   return {.build = "0.1.0 (abc)",
           .fingerprint = "0123456789abcdef",
           .machine = {"a cpu", "avx512", "a gpu", 90},
-          .entries = {entry_of(leaf_of("nvfp4"), 8, PanelTactic{4, 2, 8, 32, 0}),
-                      entry_of(leaf_of("fp8"), 64, PanelTactic{8, 8, 4, 64, 0}),
+          .entries = {entry_of(leaf_of("nvfp4"), 8, PanelTactic{4, 2, 8, 32}),
+                      entry_of(leaf_of("fp8"), 64, PanelTactic{8, 8, 4, 64}),
                       entry_of(leaf_of("none", Device::kCuda), 8, TileTactic{8, 64})}};
 }
 
@@ -167,7 +167,7 @@ TEST_F(TableFile, IsWrittenWholeAndReplacedByATableOnly) {
 TEST(TacticBook, ServesTheCallsOfItsKeysAlone) {
   const leaves::Leaf& leaf = leaf_of("nvfp4");
   const ops::FfnShape shape = small_shape(leaf);
-  const TacticUse want{PanelTactic{4, 2, 8, 32, 0}, TacticOrigin::kFile};
+  const TacticUse want{PanelTactic{4, 2, 8, 32}, TacticOrigin::kFile};
   TacticBook book;
   book.add(sample(), TacticOrigin::kFile, "t.json");
   const TacticList list = book.list_for(leaf, {&shape, 1, 2, CpuIsa::kPortable});

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 // ---- values ----
 
 TEST(Tactic, TextReadsBack) {
-  for (const Tactic& t : {Tactic(PanelTactic{16, 2, 1, 32, 9}), Tactic(TileTactic{64, 256}),
+  for (const Tactic& t : {Tactic(PanelTactic{16, 2, 1, 32}), Tactic(TileTactic{64, 256}),
                           Tactic(PanelTactic{}), Tactic(TileTactic{})})
     EXPECT_EQ(to_tactic(to_string(t)), t);
   EXPECT_EQ(to_string(TacticUse{TileTactic{8, 64}, TacticOrigin::kShipped}),
@@ -108,18 +108,19 @@ TEST(PanelPlanner, RefusesWhatACallCannotRun) {
   for (std::int64_t rows : {std::int64_t(1) << 60, INT64_MAX})  // times 16 panels: 0, or less
     EXPECT_THAT(error(PanelTactic{.fc1_panels = 16, .row_block = rows}, 1),
                 HasSubstr("row_block is outside 1..64"));
-  EXPECT_THAT(error(PanelTactic{.tiles_from = 8}, 1), HasSubstr("amx"));
 }
 
-TEST(PanelPlanner, ChoosesTilesForFourBitsOnAmxAlone) {
-  const ops::FfnShape four = shape_of("w4a16_mxfp4", make_preset("gpt-oss-20b"));
-  const ops::FfnShape sixteen = shape_of("none", make_preset("gpt-oss-20b"));
-  const auto from = [](const ops::FfnShape& s, CpuIsa isa) {
-    return std::get<PanelTactic>(ops::plan_panels({&s, 64, 2, isa})).tiles_from;
+// Tiles gather their rows once a call: long calls, for many rows as well.
+TEST(PanelPlanner, TilesTakeManyPanelsACall) {
+  const ops::FfnShape s = shape_of("w4a16_mxfp4", make_preset("qwen3-30b-a3b"));
+  const auto plan = [&](std::int64_t tokens, CpuIsa isa) {
+    return std::get<PanelTactic>(ops::plan_panels({&s, tokens, 2, isa}));
   };
-  EXPECT_EQ(from(four, CpuIsa::kAmx), ops::kTilesFrom);
-  EXPECT_EQ(from(four, CpuIsa::kAvx512), 0);
-  EXPECT_EQ(from(sixteen, CpuIsa::kAmx), 0);
+  EXPECT_EQ(plan(512, CpuIsa::kAmx).fc1_panels, 16);
+  EXPECT_EQ(plan(512, CpuIsa::kAmx).fc2_panels, 8);
+  EXPECT_EQ(plan(8192, CpuIsa::kAmx).fc2_panels, 1) << "so many rows want their sums near";
+  EXPECT_EQ(plan(512, CpuIsa::kAvx512).fc1_panels, 8);
+  EXPECT_EQ(plan(512, CpuIsa::kAvx512).fc2_panels, 4);
 }
 
 TEST(TilePlanner, ListsItsPlanFirstAndOnlyWhatRuns) {

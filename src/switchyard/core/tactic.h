@@ -19,7 +19,6 @@ struct PanelTactic {
   std::int64_t fc2_panels = 4;  // of a task of FC2
   std::int64_t cuts = 4;        // pieces of each thread's last task
   std::int64_t row_block = 64;  // of an expert's rows, those that FC1 takes together
-  std::int64_t tiles_from = 0;  // rows from which AMX multiplies E2M1 in tiles; 0: no choice here
 
   bool operator==(const PanelTactic&) const = default;
   /// Calls visit(name, member pointer) for each field, in the order in which they are written.
@@ -29,7 +28,6 @@ struct PanelTactic {
     visit("fc2_panels", &PanelTactic::fc2_panels);
     visit("cuts", &PanelTactic::cuts);
     visit("row_block", &PanelTactic::row_block);
-    visit("tiles_from", &PanelTactic::tiles_from);
   }
 };
 
@@ -52,7 +50,7 @@ struct TileTactic {
 /// One of the ways to run a call. The choice changes no bit: K is cut alike in all of them.
 using Tactic = std::variant<PanelTactic, TileTactic>;
 
-/// "fc1_panels=8 fc2_panels=4 cuts=4 row_block=64 tiles_from=0".
+/// "fc1_panels=8 fc2_panels=4 cuts=4 row_block=64".
 std::string to_string(const Tactic& tactic);
 /// A tactic of named numbers. Errors: UsageError, naming `where`, unless they are all the fields of
 /// one kind of tactic, each once and not negative.

@@ -134,7 +134,8 @@ void run_block(const Layer& layer, const HostExperts& experts, const Block& bloc
 std::size_t calibration_bytes(const Layer& layer, const HostExperts& experts,
                               const ops::FfnShape& shape, std::int64_t tokens) {
   const int threads = layer.options().pool->size();
-  std::size_t bytes = experts.ffn().workspace_bytes(shape, experts.bank().layout, tokens, threads);
+  std::size_t bytes = experts.ffn().workspace_bytes(shape, experts.bank().layout, tokens,
+                                                    {threads, layer.options().isa});
   if (const LatentBank* latent = layer.latent()) {
     ops::ProjectionShape exact = latent->down_shape;
     exact.rounds = false;

@@ -27,7 +27,7 @@ struct DeviceParts {
 };
 
 std::size_t ffn_bytes(const leaves::Leaf& leaf, const ExpertBank& bank, std::int64_t tokens) {
-  return leaf.ffn->workspace_bytes(bank.shape, bank.layout, tokens, 1);
+  return leaf.ffn->workspace_bytes(bank.shape, bank.layout, tokens, {});
 }
 
 DeviceParts take_device_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {

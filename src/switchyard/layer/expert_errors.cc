@@ -76,8 +76,8 @@ Rows leaf_rows(const Layer& layer, const Deal& d) {
   const ExpertBank& bank = layer.routed();
   std::vector<float> rows(d.ids.size() * std::size_t(bank.shape.hidden));
   Rows out{{}, std::vector<double>(d.ids.size() * std::size_t(bank.shape.inter))};
-  HostBuffer workspace(layer.options().leaf->ffn->workspace_bytes(bank.shape, bank.layout, d.tokens,
-                                                                  layer.options().pool->size()));
+  HostBuffer workspace(layer.options().leaf->ffn->workspace_bytes(
+      bank.shape, bank.layout, d.tokens, {layer.options().pool->size(), layer.options().isa}));
   StageCapture capture;
   capture.inter = out.inter.data();
   ops::FfnArgs f;

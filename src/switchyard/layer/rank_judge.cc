@@ -140,7 +140,8 @@ std::vector<double> leaf_codes(const BankCall& c) {
   std::vector<double> inter(std::size_t(c.tokens * s.top_k * s.inter));
   std::vector<float> out(std::size_t(c.tokens * s.hidden));
   ThreadPool& pool = *c.layer.options().pool;
-  HostBuffer workspace(c.leaf.ffn->workspace_bytes(s, c.bank.layout, c.tokens, pool.size()));
+  HostBuffer workspace(c.leaf.ffn->workspace_bytes(s, c.bank.layout, c.tokens,
+                                                   {pool.size(), c.layer.options().isa}));
   StageCapture capture{inter.data()};
   ops::FfnArgs f;
   f.shape = &s;

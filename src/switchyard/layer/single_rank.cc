@@ -13,7 +13,8 @@ namespace {
 
 std::size_t ffn_bytes(const Layer& layer, const leaves::Leaf& leaf, const ops::FfnShape& shape,
                       const ops::ExpertLayout& layout, std::int64_t tokens) {
-  return leaf.ffn->workspace_bytes(shape, layout, tokens, layer.options().pool->size());
+  return leaf.ffn->workspace_bytes(shape, layout, tokens,
+                                   {layer.options().pool->size(), layer.options().isa});
 }
 
 }  // namespace

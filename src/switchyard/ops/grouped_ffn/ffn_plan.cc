@@ -36,20 +36,21 @@ QuantizedRows take_quantized(Arena& arena, const FfnShape& shape, const FfnSizes
 
 }  // namespace
 
-PanelInput QuantizedRows::input(bool use_fixed) const {
+PanelInput QuantizedRows::input() const {
   return {.pairs = floats.empty() ? pairs.data() : nullptr,
           .floats = floats.empty() ? nullptr : floats.data(),
           .stride = stride,
           .block_scales = block_scales.empty() ? nullptr : block_scales.data(),
           .scale_stride = scale_stride,
           .row_scales = row_scales.data(),
-          .fixed = use_fixed ? fixed.data() : nullptr,
+          .fixed = fixed.empty() ? nullptr : fixed.data(),
           .fixed_stride = fixed_stride,
           .digits = form.digits};
 }
 
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, CpuIsa isa) {
   FfnSizes s;
+  s.isa = isa;
   s.rows = tokens * shape.top_k;
   s.x_rows = shape.weight_on_input ? s.rows : tokens;
   s.floats = shape.quant == ActivationQuant::kF32 ||
@@ -57,7 +58,8 @@ FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens) {
              shape.weights.element == formats::Element::kFp16;
   s.block_scales = shape.quant == ActivationQuant::kFp8Block128 ||
                    shape.quant == ActivationQuant::kFp8Block128Ue8m0;
-  s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1;
+  s.fixed = !s.floats && shape.weights.element == formats::Element::kE2m1 &&
+            panel_twin(isa).fix_row != nullptr;
   return s;
 }
 
@@ -81,9 +83,9 @@ FfnBuffers take_buffers(Arena& arena, const FfnShape& shape, const ExpertLayout&
   b.fc2_stride = s.rows * most_fc2_panels(s.rows) * kPanelRows;
   b.fc2 = arena.take<float>(std::size_t(threads * b.fc2_stride));
   if (!s.floats)
-    b.decoded_stride =
-        std::int64_t(std::max(panel_scratch_bytes(l.fc1), panel_scratch_bytes(l.fc2)));
-  b.decoded = arena.take<std::byte>(std::size_t(threads * b.decoded_stride));
+    b.scratch_stride = std::int64_t(
+        std::max(panel_scratch_bytes(l.fc1, s.isa), panel_scratch_bytes(l.fc2, s.isa)));
+  b.scratch = arena.take<std::byte>(std::size_t(threads * b.scratch_stride));
   return b;
 }
 

@@ -50,11 +50,12 @@ struct FfnSizes {
   std::int64_t x_rows = 0;  // quantised inputs: tokens, or rows when weights multiply the input
   bool floats = false;      // GEMM inputs are fp32 rather than bf16 pairs
   bool block_scales = false;
-  bool fixed = false;  // pairs are kept in the fixed form too, for the twins that read it
+  bool fixed = false;  // pairs are kept in the fixed form too, which the tier's twin reads
+  CpuIsa isa = CpuIsa::kPortable;
 };
 
-/// Sizes for `tokens` tokens.
-FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens);
+/// Sizes for `tokens` tokens on a machine of tier `isa`.
+FfnSizes ffn_sizes(const FfnShape& shape, std::int64_t tokens, CpuIsa isa);
 
 /// Quantised rows in the workspace.
 struct QuantizedRows {
@@ -68,8 +69,7 @@ struct QuantizedRows {
   std::int64_t fixed_stride = 0;
   FixedForm form;
 
-  /// With the fixed form where `use_fixed`, that is, where it was written.
-  PanelInput input(bool use_fixed) const;
+  PanelInput input() const;
 };
 
 /// Every part of a forward's workspace.
@@ -85,8 +85,8 @@ struct FfnBuffers {
   std::span<float> stage;        // [threads] one fp32 row for conversions
   std::span<float> tiles;        // [threads] gate and up tiles
   std::span<float> fc2;          // [threads][rows, columns of a task]
-  std::span<std::byte> decoded;  // [threads] panels that are kept for further rows
-  std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0, decoded_stride = 0;
+  std::span<std::byte> scratch;  // [threads] what the panel twin keeps
+  std::int64_t stage_stride = 0, tile_stride = 0, fc2_stride = 0, scratch_stride = 0;
 };
 
 /// Lays the parts out in `arena`, with room for every tactic; a measuring arena only counts.

@@ -146,9 +146,15 @@ std::vector<Tactic> panel_candidates(const FfnCall& call);
 /// Errors: UsageError, naming tactic, value and limit, for one that such a call cannot run.
 void check_panel_tactic(const FfnCall& call, const Tactic& tactic);
 
+/// Who runs a forward on a CPU, as far as its workspace depends on that.
+struct CpuTeam {
+  int threads = 1;
+  CpuIsa isa = CpuIsa::kPortable;
+};
+
 /// Bytes of workspace that a forward of up to `max_tokens` tokens needs, whatever its tactic.
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
-                                std::int64_t max_tokens, int threads);
+                                std::int64_t max_tokens, const CpuTeam& team);
 
 /// The CPU twin: every format, one panel GEMM per instruction tier. Allocates nothing.
 void grouped_ffn_cpu(const FfnArgs& args);
@@ -158,7 +164,8 @@ struct ExpertFfn {
   ExpertLayout (*layout)(const FfnShape&);
   void (*pack)(const FfnShape&, const ExpertLayout&, const checkpoint::ExpertWeights&, float,
                std::span<std::byte>);
-  std::size_t (*workspace_bytes)(const FfnShape&, const ExpertLayout&, std::int64_t, int);
+  std::size_t (*workspace_bytes)(const FfnShape&, const ExpertLayout&, std::int64_t,
+                                 const CpuTeam&);
   void (*forward)(const FfnArgs&);
   Tactic (*plan)(const FfnCall&);
   std::vector<Tactic> (*candidates)(const FfnCall&);

@@ -47,7 +47,7 @@ class Forward {
         s_(*a.shape),
         l_(*a.layout),
         tactic_(tactic_of(a)),
-        sizes_(ffn_sizes(s_, a.tokens)),
+        sizes_(ffn_sizes(s_, a.tokens, a.isa)),
         arena_(a.workspace) {
     b_ = take_buffers(arena_, s_, l_, sizes_, a.pool->size());
     const PanelTwin twin = panel_twin(a.isa);
@@ -120,23 +120,23 @@ class Forward {
   }
 
   std::byte* scratch(int member) const {
-    return b_.decoded.empty() ? nullptr : b_.decoded.data() + member * b_.decoded_stride;
+    return b_.scratch.empty() ? nullptr : b_.scratch.data() + member * b_.scratch_stride;
   }
 
   void quantize(const QuantizeJob& job) const {
     const QuantizedRows& q = *job.out;
     const std::int64_t at = job.row * q.stride;
     if (sizes_.floats) return quantize_to_floats(job, q.floats.data() + at);
-    quantize_row_cpu({.kind = s_.quant,
-                      .x = job.x,
-                      .cols = job.cols,
-                      .static_scale = job.static_scale,
-                      .values = q.pairs.data() + at,
-                      .block_scales = sizes_.block_scales
-                                          ? q.block_scales.data() + job.row * q.scale_stride
-                                          : nullptr,
-                      .row_scale = &q.row_scales[std::size_t(job.row)]},
-                     a_.isa);
+    quantize_row_cpu(
+        {.kind = s_.quant,
+         .x = job.x,
+         .cols = job.cols,
+         .static_scale = job.static_scale,
+         .values = q.pairs.data() + at,
+         .block_scales =
+             sizes_.block_scales ? q.block_scales.data() + job.row * q.scale_stride : nullptr,
+         .row_scale = &q.row_scales[std::size_t(job.row)]},
+        a_.isa);
     end_row(q, job.row, job.cols);
   }
 
@@ -229,14 +229,13 @@ class Forward {
     PanelGemmArgs g{.w = &w,
                     .panel_begin = begin,
                     .panel_end = end,
-                    .x = b_.x.input(fix_row_ != nullptr),
+                    .x = b_.x.input(),
                     .index = b_.input_row.data() + row,
                     .num_rows = rows,
                     .y = up,
                     .y_stride = cols,
                     .next = next,
-                    .scratch = scratch(member),
-                    .tiles_from = tactic_.tiles_from};
+                    .scratch = scratch(member)};
     if (s_.gated) g.next = prefetch(e, l_.fc1, l_.gate_codes, l_.gate_scales, begin);
     gemm_(g);
     if (s_.gated) {
@@ -305,14 +304,13 @@ class Forward {
       gemm_({.w = &w,
              .panel_begin = begin,
              .panel_end = end,
-             .x = b_.inter_quant.input(fix_row_ != nullptr).from_row(first),
+             .x = b_.inter_quant.input().from_row(first),
              .index = nullptr,
              .num_rows = b_.offsets[std::size_t(e) + 1] - first,
              .y = rows + first * cols,
              .y_stride = cols,
              .next = next,
-             .scratch = scratch(member),
-             .tiles_from = tactic_.tiles_from});
+             .scratch = scratch(member)});
     }
     const std::int64_t c0 = begin * kPanelRows, valid = std::min(cols, s_.hidden - c0);
     for (std::int64_t t = 0; t < a_.tokens; ++t) {
@@ -417,19 +415,20 @@ void FfnArgs::check() const {
 }
 
 bool quantises_ahead(const FfnShape& s) {
-  const bool in_floats = ffn_sizes(s, 1).floats;
+  const bool in_floats = ffn_sizes(s, 1, CpuIsa::kPortable).floats;
   return s.quant != ActivationQuant::kNone && !in_floats && !s.weight_on_input;
 }
 
 std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
-                                std::int64_t max_tokens, int threads) {
+                                std::int64_t max_tokens, const CpuTeam& team) {
   std::size_t bytes = 0;
   // Tasks of FC2 narrow past these rows, so the largest need can be just below one.
   for (std::int64_t panels = 1; panels <= kMostFc2Panels; panels *= 2) {
     const std::int64_t rows =
         std::min(max_tokens * shape.top_k, panels == 1 ? INT64_MAX : kMostFc2Values / panels);
     Arena arena;
-    take_buffers(arena, shape, layout, ffn_sizes(shape, rows / shape.top_k), threads);
+    take_buffers(arena, shape, layout, ffn_sizes(shape, rows / shape.top_k, team.isa),
+                 team.threads);
     bytes = std::max(bytes, arena.used());
   }
   return bytes;

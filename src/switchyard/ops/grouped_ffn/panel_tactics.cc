@@ -18,11 +18,6 @@ std::int64_t row_block_for(std::int64_t fc1_panels) {
   return std::min<std::int64_t>(128, kMostFc1Values / fc1_panels);
 }
 
-/// Whether the call multiplies E2M1 in tiles from some number of rows on.
-bool chooses_tiles(const FfnCall& call) {
-  return panel_twin(call.isa).tier == CpuIsa::kAmx && ffn_sizes(*call.shape, call.tokens).fixed;
-}
-
 /// Whether every thread gets a task of each GEMM.
 bool fills_threads(const FfnCall& call, const PanelTactic& t) {
   const FfnWork work(*call.shape, call.tokens);
@@ -44,8 +39,6 @@ std::string fault_of(const FfnCall& call, const Tactic& tactic) {
   if (t->row_block < 1 || t->row_block > kMostFc1Values / t->fc1_panels)
     return cat("row_block is outside 1..", kMostFc1Values / t->fc1_panels, ", the limit for ",
                t->fc1_panels, " panels");
-  if (t->tiles_from < 0 || (t->tiles_from > 0) != chooses_tiles(call))
-    return "tiles_from is for 4-bit weights on amx, there above 0, and 0 elsewhere";
   return "";
 }
 
@@ -90,16 +83,19 @@ Tactic plan_panels(const FfnCall& call) {
   const std::int64_t rows = call.tokens * s.top_k, tasks = 4 * call.threads;
   PanelTactic t;
   // Few rows want long streams of weights, as long as every thread has some tasks; many rows want
-  // their sums near.
+  // their sums near, but tiles gather their rows once a call and like it long.
   constexpr std::int64_t kLongFc1 = 16, kLongFc2 = 8;
   constexpr std::int64_t kLongFc1Rows = 128, kLongFc2Rows = 1024, kNarrowFc2Rows = 16384;
-  if (ffn_sizes(s, call.tokens).fixed && rows <= kLongFc1Rows &&
+  const bool floats = ffn_sizes(s, call.tokens, call.isa).floats;
+  const bool four_bits = formats::bits_of(s.weights.element) == 4 && !floats;
+  const bool tiles = panel_twin(call.isa).tier == CpuIsa::kAmx && !floats;
+  if ((rows <= kLongFc1Rows ? four_bits : tiles) &&
       s.top_k * panels_of(s.inter) >= kLongFc1 * tasks)
     t.fc1_panels = kLongFc1;
   if (rows > kNarrowFc2Rows) t.fc2_panels = 1;
-  if (rows <= kLongFc2Rows && s.hidden >= kLongFc2 * kPanelRows * tasks) t.fc2_panels = kLongFc2;
+  if (rows <= (tiles ? kNarrowFc2Rows : kLongFc2Rows) && s.hidden >= kLongFc2 * kPanelRows * tasks)
+    t.fc2_panels = std::min(kLongFc2, most_fc2_panels(rows));
   t.row_block = row_block_for(t.fc1_panels);
-  if (chooses_tiles(call)) t.tiles_from = kTilesFrom;
   return t;
 }
 
@@ -114,7 +110,6 @@ std::vector<Tactic> panel_candidates(const FfnCall& call) {
   out.vary(&PanelTactic::cuts, {1, 2, 8});
   const double rows = FfnWork(*call.shape, call.tokens).rows_each;
   if (rows > 16) out.vary(&PanelTactic::row_block, {32, 64});
-  if (chooses_tiles(call)) out.vary(&PanelTactic::tiles_from, {8, 24});
   return out.take();
 }
 

@@ -319,7 +319,7 @@ void pack_expert_tiles(const FfnShape& s, const ExpertLayout& l, const checkpoin
 }
 
 std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout&,
-                                 std::int64_t max_tokens, int) {
+                                 std::int64_t max_tokens, const CpuTeam&) {
   Arena arena;
   take_buffers(arena, shape, max_tokens);
   return arena.used();

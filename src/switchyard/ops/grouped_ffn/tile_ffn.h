@@ -28,9 +28,9 @@ void pack_expert_tiles(const FfnShape& shape, const ExpertLayout& layout,
                        const checkpoint::ExpertWeights& expert, float fc2_input_scale,
                        std::span<std::byte> packed);
 
-/// Bytes of device memory that a forward of up to `max_tokens` tokens needs; threads are not read.
+/// Bytes of device memory that a forward of up to `max_tokens` tokens needs; the team is not read.
 std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout& layout,
-                                 std::int64_t max_tokens, int threads);
+                                 std::int64_t max_tokens, const CpuTeam& team);
 
 /// The CUDA twin, enqueued on args.stream; every pointer of the call is device memory, the shape
 /// and the layout apart. Allocates nothing, waits for nothing: it can be captured into a graph. An

@@ -95,14 +95,17 @@ PanelLayout make_panel_layout(const formats::WeightLayout& layout, std::int64_t 
 }
 
 PanelTwin panel_twin(CpuIsa isa) {
-  if (isa >= CpuIsa::kAmx) return {panel_gemm_amx, CpuIsa::kAmx, fix_row_amx};
+  if (isa >= CpuIsa::kAmx) return {panel_gemm_amx, CpuIsa::kAmx};
   if (isa >= CpuIsa::kZen4) return {panel_gemm_avx512, CpuIsa::kZen4};
   if (isa >= CpuIsa::kAvx512) return {panel_gemm_avx512, CpuIsa::kAvx512, fix_row_avx512};
   if (isa >= CpuIsa::kAvx2) return {panel_gemm_avx2, CpuIsa::kAvx2};
   return {panel_gemm_portable, CpuIsa::kPortable};
 }
 
-std::size_t panel_scratch_bytes(const PanelLayout& l) {
+std::size_t panel_scratch_bytes(const PanelLayout& l, CpuIsa isa) {
+  const CpuIsa tier = panel_twin(isa).tier;
+  if (tier == CpuIsa::kAmx) return std::size_t(kGatheredRows * 2 * l.padded_cols());
+  if (tier != CpuIsa::kZen4) return 0;
   // A pair of decoded panels stays in the second-level cache beside the rows that it meets.
   constexpr std::int64_t kMostCols = 8192;
   const bool folds = l.element == Element::kE2m1 && l.scale == ScaleType::kE8m0 && l.block > 0;

@@ -107,9 +107,6 @@ struct PanelInput {
   }
 };
 
-/// Rows from which tiles of AMX beat its byte dot products on E2M1, where nobody measured.
-inline constexpr std::int64_t kTilesFrom = 14;
-
 /// One tile: y[i, n] = (sum_k x[index[i], k] w[n, k]) * row scale * alpha + bias[n], in fp32.
 ///
 /// Shapes:  index [num_rows] selects input rows (null: i); y [num_rows, 16 * (panel_end -
@@ -129,13 +126,14 @@ struct PanelGemmArgs {
   std::int64_t y_stride = 0;
   const std::byte* next = nullptr;  // codes of this layout that are read after these, if known
   std::byte* scratch = nullptr;  // panel_scratch_bytes(), 64-byte aligned, of this thread; or null
-  std::int64_t tiles_from = 0;   // rows from which AMX takes tiles for E2M1; 0: kTilesFrom
 };
 
-/// How many panels a twin may keep decoded for further rows.
+/// How many panels the twin of Zen 4 may keep decoded for further rows.
 inline constexpr int kKeptPanels = 2;
-/// The bytes that this takes a thread; none where no twin does so with this layout.
-std::size_t panel_scratch_bytes(const PanelLayout& layout);
+/// How many rows that of AMX gathers and multiplies together.
+inline constexpr std::int64_t kGatheredRows = 48;
+/// The bytes that this takes a thread; none where the twin of tier `isa` keeps nothing.
+std::size_t panel_scratch_bytes(const PanelLayout& layout, CpuIsa isa);
 
 /// A twin of the panel GEMM for one instruction tier.
 using PanelGemm = void (*)(const PanelGemmArgs&);
@@ -163,8 +161,9 @@ void panel_gemm_avx2(const PanelGemmArgs& args);
 /// AVX-512 with BF16, VBMI and VNNI; call it only where the environment has that tier.
 void panel_gemm_avx512(const PanelGemmArgs& args);
 /// AMX tiles with AVX-512 around them; call it only where the environment has that tier. fp32
-/// inputs run the AVX-512 twin, and so do E2M1 weights in front of rows that are not in the fixed
-/// form.
+/// inputs run the AVX-512 twin, and so do E2M1 weights in front of rows with scales of their own
+/// and panels whose scales are too far apart to be folded in. Rows that are selected by an index
+/// want the scratch: without it each of them is multiplied alone.
 void panel_gemm_amx(const PanelGemmArgs& args);
 
 }  // namespace switchyard::ops

@@ -17,14 +17,9 @@ namespace switchyard::ops {
 /// NaN, infinite, or in a block below 2^-100 - has only zero digits and is listed behind the
 /// records: the kernel adds it from the bf16 pairs, after all blocks, in order. So no value is ever
 /// rounded, and which quads are listed is a function of the row alone.
-/// Behind the list there is room for what tiles multiply: the same integers as bf16 values, whose
-/// products with E2M1 codes sum exactly in fp32 over a block. Two digits are one plane; three are
-/// two, the multiples of 2^11 and the rest.
 /// Shapes:  a row is one record per block, then the list: a count and that many quad numbers,
-///          32 bits each; then a word that says whether tiles may multiply the row, and on the next
-///          64-byte boundary `digits` - 1 planes of all columns. A record is a FixedHeader, then
-///          `digits` planes of `cols` bytes, lowest digit first; in a plane, columns are ordered as
-///          fixed_column() says.
+///          32 bits each. A record is a FixedHeader, then `digits` planes of `cols` bytes, lowest
+///          digit first; in a plane, columns are ordered as fixed_column() says.
 struct FixedForm {
   int cols = 32;   // columns of a block: the weights' cut, at most 32
   int digits = 3;  // 2 or 3: integers below 2^14 or 2^22
@@ -34,17 +29,9 @@ struct FixedForm {
   std::int64_t list_offset(std::int64_t padded_cols) const {
     return padded_cols / cols * record_bytes();
   }
-  /// Where the word lies that is not zero when tiles may multiply the row.
-  std::int64_t tileable_offset(std::int64_t padded_cols) const {
-    return list_offset(padded_cols) + 4 * (1 + padded_cols / 8);
-  }
-  /// Where the planes of bf16 values begin, 2 * padded_cols bytes each.
-  std::int64_t planes_offset(std::int64_t padded_cols) const {
-    return (tileable_offset(padded_cols) + 4 + 63) / 64 * 64;
-  }
-  /// An odd number of cache lines: rows that a tile reads together then fall into distinct sets.
+  /// An odd number of cache lines: rows that are read together then fall into distinct sets.
   std::int64_t row_bytes(std::int64_t padded_cols) const {
-    return (planes_offset(padded_cols) + 2 * (digits - 1) * padded_cols) / 64 / 2 * 128 + 64;
+    return (list_offset(padded_cols) + 4 * (1 + padded_cols / 8) + 63) / 64 / 2 * 128 + 64;
   }
 };
 
@@ -69,11 +56,5 @@ void fix_row_avx512(const FixedForm& form, const std::uint16_t* pairs, std::int6
                     std::byte* row);
 /// The AVX-512 panel GEMM on fixed rows: `args.x.fixed` is set and the weights are E2M1.
 void panel_gemm_fixed_avx512(const PanelGemmArgs& args);
-
-/// As fix_row_avx512(), and the planes for tiles; call it only where the environment has AMX.
-void fix_row_amx(const FixedForm& form, const std::uint16_t* pairs, std::int64_t padded_cols,
-                 std::byte* row);
-/// The same bits from tiles where there are rows enough: rows are fix_row_amx()'s.
-void panel_gemm_fixed_amx(const PanelGemmArgs& args);
 
 }  // namespace switchyard::ops

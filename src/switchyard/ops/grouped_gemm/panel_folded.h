@@ -15,4 +15,11 @@ void panel_gemm_folded_avx512(const PanelGemmArgs& args);
 /// The same matrices, each block summed apart and then scaled.
 void panel_gemm_blocks_avx512(const PanelGemmArgs& args);
 
+/// A panel of E2M1 codes with their scales folded in, as tiles of AMX read it: bf16, exactly.
+///
+/// Shapes:  weights [padded_cols / 2, 16 rows, 2 columns], on a 64-byte boundary; scale [16]: what
+///          a row's sums are worth beside. E8M0 scales lie within 2^32 in every row of the panel.
+void decode_folded_avx512(const PanelMatrix& w, std::int64_t panel, std::uint16_t* weights,
+                          float* scale);
+
 }  // namespace switchyard::ops

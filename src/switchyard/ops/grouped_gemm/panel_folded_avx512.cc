@@ -6,64 +6,12 @@
 
 #include "switchyard/ops/grouped_gemm/panel_ahead_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_decode_avx512.h"
+#include "switchyard/ops/grouped_gemm/panel_fold_avx512.h"
 #include "switchyard/ops/grouped_gemm/panel_folded.h"
 #include "switchyard/ops/grouped_gemm/panel_rows_avx512.h"
 
 namespace switchyard::ops {
 namespace {
-
-// As kE2m1 with +0 for both zeros: a saturating subtraction then leaves a zero what it is.
-alignas(64) constexpr std::uint16_t kUnsignedZero[32] = {
-    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80,
-    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
-    0x4080, 0x40c0, 0x0000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-// The pair product takes a subnormal for zero: with no more than this taken from a weight, only
-// inputs below 2^-93 can meet that.
-constexpr int kWidestSpan = 32;
-
-__m128i load_codes(const std::byte* scales, std::int64_t block) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + block * kPanelRows));
-}
-
-/// The largest scale code of each row of a panel, and whether all of its scales can be folded.
-struct PanelSpan {
-  __m128i largest;
-  bool folds;
-
-  PanelSpan(const std::byte* scales, std::int64_t blocks) {
-    largest = _mm_setzero_si128();
-    __m128i least = _mm_set1_epi8(char(0xff));
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const __m128i codes = load_codes(scales, b);
-      largest = _mm_max_epu8(largest, codes);
-      least = _mm_min_epu8(least, codes);
-    }
-    const __m128i span = _mm_sub_epi8(largest, least), limit = _mm_set1_epi8(kWidestSpan);
-    folds = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(span, limit), limit)) == 0xffff;
-  }
-
-  /// Of each row, as a float.
-  __m512 scale() const {
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(largest), 23);
-    return _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)));
-  }
-};
-
-/// What block `block` takes from the bits of its weights.
-__m512i drop_of(__m128i largest, const std::byte* scales, std::int64_t block) {
-  const __m512i by = _mm512_cvtepu8_epi32(_mm_sub_epi8(largest, load_codes(scales, block)));
-  return _mm512_or_si512(_mm512_slli_epi32(by, 7), _mm512_slli_epi32(by, 23));
-}
-
-void decode_quad(const std::byte* p, __m512i drop, __m512i (&w)[4]) {
-  const __m512i table = _mm512_load_si512(kUnsignedZero);
-  const __m512i codes = _mm512_loadu_si512(p);
-  w[0] = _mm512_subs_epu16(_mm512_permutexvar_epi16(codes, table), drop);
-#pragma GCC unroll 3
-  for (int j = 1; j < 4; ++j)
-    w[j] =
-        _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * j), table), drop);
-}
 
 constexpr int kPair = kKeptPanels;
 constexpr std::int64_t kQuadRoom = kPair * 4 * 64;
@@ -97,24 +45,22 @@ class PackedStream {
       _mm_prefetch(reinterpret_cast<const char*>(scales_ + i), _MM_HINT_T0);
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
-      const PanelSpan span(scales_ + p * scale_bytes(), l_.blocks());
-      largest_[p] = span.largest;
-      scale_[p] = span.scale();
-      if (keeps()) _mm512_store_ps(room_.scale(p), scale_[p]);
+      folds_[p] = E8m0Fold(scales_ + p * scale_bytes(), l_.blocks());
+      if (keeps()) _mm512_store_ps(room_.scale(p), folds_[p].scale());
     }
   }
 
   void begin_block(std::int64_t block) {
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) drop_[p] = drop_of(largest_[p], scales_ + p * scale_bytes(), block);
+    for (int p = 0; p < P; ++p) block_[p] = folds_[p].block(block);
   }
 
   void load(std::int64_t quad, __m512i (&w)[P][4]) {
     ahead_.ask();
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p)
-      decode_quad(codes_ + p * std::int64_t(l_.panel_code_bytes()) + quad * E2m1Codec::kQuadBytes,
-                  drop_[p], w[p]);
+      weigh_quad(codes_ + p * std::int64_t(l_.panel_code_bytes()) + quad * E2m1Codec::kQuadBytes,
+                 E8m0Fold::table(), block_[p], w[p]);
     if (!keeps()) return;
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p)
@@ -122,7 +68,7 @@ class PackedStream {
       for (int j = 0; j < 4; ++j) _mm512_store_si512(room_.registers(quad, p) + 64 * j, w[p][j]);
   }
 
-  __m512 scale(int p) const { return scale_[p]; }
+  __m512 scale(int p) const { return folds_[p].scale(); }
 
  private:
   bool keeps() const { return P <= kPair && room_.exists(); }
@@ -132,9 +78,8 @@ class PackedStream {
   Room room_;
   Ahead<P, E2m1Codec::kQuadBytes> ahead_;
   const std::byte *codes_, *scales_;
-  __m128i largest_[P];
-  __m512i drop_[P];
-  __m512 scale_[P];
+  E8m0Fold folds_[P];
+  E8m0Fold::Block block_[P];
 };
 
 /// What a PackedStream kept.
@@ -208,21 +153,9 @@ void many_rows(const PanelGemmArgs& a, std::int64_t panel, int panels) {
 }
 
 void fold(const PanelGemmArgs& a, std::int64_t panel, int panels) {
-  const bool keeps = a.scratch != nullptr && panel_scratch_bytes(a.w->layout) > 0;
+  const bool keeps = a.scratch != nullptr && panel_scratch_bytes(a.w->layout, CpuIsa::kZen4) > 0;
   if (keeps && a.num_rows > FoldedTile<PackedStream>::kMostRows) return many_rows(a, panel, panels);
   all_rows(FoldedTile<PackedStream>{Room(nullptr)}, a, panel, panels);
-}
-
-/// How many of the panels from `panel` on, `most` at most, fold like the first of them.
-int alike(const PanelMatrix& w, std::int64_t panel, int most, bool& folds) {
-  const auto folding = [&](std::int64_t p) {
-    const std::int64_t bytes = std::int64_t(w.layout.panel_scale_bytes());
-    return PanelSpan(w.scales + p * bytes, w.layout.blocks()).folds;
-  };
-  folds = folding(panel);
-  int count = 1;
-  while (count < most && folding(panel + count) == folds) ++count;
-  return count;
 }
 
 }  // namespace
@@ -231,7 +164,7 @@ void panel_gemm_folded_avx512(const PanelGemmArgs& a) {
   for (std::int64_t panel = a.panel_begin; panel < a.panel_end;) {
     bool folds = true;
     const int panels =
-        alike(*a.w, panel, int(std::min<std::int64_t>(kNearPanels, a.panel_end - panel)), folds);
+        int(alike(*a.w, panel, std::min<std::int64_t>(kNearPanels, a.panel_end - panel), folds));
     if (folds) {
       fold(a, panel, panels);
     } else {
@@ -243,6 +176,17 @@ void panel_gemm_folded_avx512(const PanelGemmArgs& a) {
     }
     panel += panels;
   }
+}
+
+void decode_folded_avx512(const PanelMatrix& w, std::int64_t panel, std::uint16_t* weights,
+                          float* scale) {
+  const auto decode = [&](const auto& folded) {
+    for (std::int64_t step = 0; step < w.layout.steps(); ++step)
+      folded.decode(step, reinterpret_cast<std::byte*>(weights + step * kPanelRows * kPanelStep));
+    _mm512_storeu_ps(scale, folded.scale());
+  };
+  if (w.layout.scale == formats::ScaleType::kE8m0) return decode(FoldedPanel<E8m0Fold>(w, panel));
+  decode(FoldedPanel<E4m3Fold>(w, panel));
 }
 
 }  // namespace switchyard::ops
