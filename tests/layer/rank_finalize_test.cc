@@ -10,6 +10,8 @@
 #include "switchyard/api/layer_builder.h"
 #include "switchyard/base/random.h"
 #include "switchyard/core/shard.h"
+#include "switchyard/layer/judge.h"
+#include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/rank_layer.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/cases/share_case.h"
@@ -173,24 +175,63 @@ TEST_P(Finalize, EndsKeepTheirContractBitForBit) {
           if (test::is_soak() || ++turn % 3 == 0) expect_contract(mode, ending, factor, shared);
 }
 
+// The ranks' oracle rounds rows and shared shard where the ending does: what is left is the
+// output's own rounding. A plain ending rounds elsewhere, and is further away than that.
+TEST_P(Finalize, TheOracleRoundsWhatTheEndingRounds) {
+  constexpr double kHalfUlp = 0x1p-9;  // of bf16
+  LeafCase c = test::shared_case(leaf(), 96);
+  c.options.dtype = Dtype::kBf16;
+  c.problem.routed_scaling_factor = 2.5F;
+  const MoeLayer whole = build(c);
+  test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
+    const Call call(whole.impl(), kTokens, 30);
+    auto judged = [&](Ending ending) {
+      layer::RankOptions o;
+      o.layer = whole.impl().options();
+      o.layer.pool = std::make_shared<ThreadPool>(1);
+      o.parallel = Parallel::kTep;
+      o.capacity = kTokens;
+      o.ending = ending;
+      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+      const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
+      EXPECT_TRUE(j.ok(budgets_of(rank))) << layer::to_string(ending) << " " << j.rel_l2_oracle;
+      EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << layer::to_string(ending);
+      return j.out;
+    };
+    const std::vector<double> plain = judged(Ending::kPlain);
+    for (Ending ending : {Ending::kFused, Ending::kReduce}) {
+      const std::vector<double> out = judged(ending);
+      EXPECT_GT(layer::rel_l2(out.data(), plain.data(), out.size()), kHalfUlp);
+    }
+  }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Leaves, Finalize, test::every_cpu_leaf(), test::leaf_name);
 
 // The run judges every output, and says how the layer ended.
 TEST(FinalizeRun, EveryEndingIsJudged) {
-  for (const char* ending : {"plain", "fused", "reduce"})
-    for (Parallel parallel : {Parallel::kTtp, Parallel::kTep}) {
-      RunOptions o;
-      o.tokens = 5;
-      o.finalize = ending;
-      o.build.parallel = parallel;
-      o.build.routed_scaling_factor = 2.5F;
-      (parallel == Parallel::kTtp ? o.build.tp : o.build.ep) = kRanks;
-      const RunResult result = run(o);
-      ASSERT_EQ(result.measurements.size(), 1U);
-      EXPECT_TRUE(result.ok) << ending;
-      EXPECT_EQ(result.measurements[0].finalize, ending);
-      EXPECT_GT(result.measurements[0].rel_l2, 0) << ending;
-    }
+  struct Case {
+    const char *ending, *format;
+    Parallel parallel;
+  };
+  for (const Case& c : {Case{"plain", "bf16", Parallel::kTtp},
+                        {"fused", "bf16", Parallel::kTtp},
+                        {"fused", "nvfp4", Parallel::kTep},
+                        {"reduce", "bf16", Parallel::kTep},
+                        {"reduce", "fp8_block_scales", Parallel::kTtp}}) {
+    RunOptions o;
+    o.tokens = 5;
+    o.finalize = c.ending;
+    o.build.format = c.format;
+    o.build.parallel = c.parallel;
+    o.build.routed_scaling_factor = 2.5F;
+    (c.parallel == Parallel::kTtp ? o.build.tp : o.build.ep) = kRanks;
+    const RunResult result = run(o);
+    ASSERT_EQ(result.measurements.size(), 1U);
+    EXPECT_TRUE(result.ok) << c.ending << " " << c.format;
+    EXPECT_EQ(result.measurements[0].finalize, c.ending);
+    EXPECT_GT(result.measurements[0].rel_l2, 0) << c.ending;
+  }
   RunOptions alone;
   alone.finalize = "fused";
   EXPECT_THROW(run(alone), UsageError);

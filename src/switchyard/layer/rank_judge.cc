@@ -225,23 +225,26 @@ class RankOracle {
     if (tokens_ == 0) return;
     // Where ranks reduce, each adds its shard of the shared expert to its share.
     const bool adds_shared = ranks_.strategy() == nullptr && layer_.latent() == nullptr;
-    const std::vector<double> shared =
+    shared_ =
         adds_shared ? shared_rows(layer_, tokens_, board_.hidden(), j) : std::vector<double>();
-    run(shared, nullptr, nullptr);
+    run(nullptr, nullptr);
     std::vector<std::uint8_t> flipped(choices_);
     const std::vector<double> leaf = count_flips(flipped, j);
-    if (std::ranges::count(flipped, 1) > 0) run(shared, leaf.data(), flipped.data());
+    if (std::ranges::count(flipped, 1) > 0) run(leaf.data(), flipped.data());
     for (std::int64_t t = 0; t < tokens_; ++t) send(t, out + t * h);
   }
 
  private:
   bool by_choice() const { return ranks_.weights_by() == comm::WeightsBy::kCombine; }
+  /// Whether expert rows and the shared shard are rounded before they are summed (FusedEnd).
+  bool rounds_rows() const { return ranks_.ending() != Ending::kPlain; }
+  bool by_rows() const { return by_choice() || rounds_rows(); }
 
-  void run(const std::vector<double>& shared, const double* inter, const std::uint8_t* use) {
+  void run(const double* inter, const std::uint8_t* use) {
     const checkpoint::ExpertSource source = packed_experts(layer_);
     const std::size_t h = std::size_t(width_);
     out_.assign(std::size_t(tokens_) * h, 0);
-    rows_.assign(by_choice() ? choices_ * h : 0, 0);
+    rows_.assign(by_rows() ? choices_ * h : 0, 0);
     inter_.assign(choices_ * std::size_t(bank_.shape.inter), 0);
     const bool reduces = ranks_.strategy() == nullptr;
     ops::grouped_ffn_ref({.shape = &bank_.shape,
@@ -254,9 +257,9 @@ class RankOracle {
                           .ids = ids_.data(),
                           .weights = weights_.data(),
                           .factor = reduces ? double(layer_.problem().routed_scaling_factor) : 1.0,
-                          .addend = shared.empty() ? nullptr : shared.data(),
+                          .addend = shared_.empty() ? nullptr : shared_.data(),
                           .out = out_.data(),
-                          .rows = by_choice() ? rows_.data() : nullptr,
+                          .rows = by_rows() ? rows_.data() : nullptr,
                           .inter_out = inter_.data(),
                           .inter_in = inter,
                           .use_inter = use,
@@ -278,10 +281,37 @@ class RankOracle {
   /// Adds to `out` what arrives of token `t`: its share, or each of its weighted rows.
   void send(std::int64_t t, double* out) {
     const std::int64_t h = width_, k = bank_.shape.top_k;
+    if (rounds_rows()) return through_wire(sum_of_rounded(t).data(), 1, out);
     if (!by_choice()) return through_wire(out_.data() + t * h, 1, out);
     for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
       if (ids_[std::size_t(i)] >= 0)
         through_wire(rows_.data() + i * h, double(weights_[std::size_t(i)]), out);
+  }
+
+  /// The share of token `t` as a fused end makes it: of rows and shared shard in the layer's dtype.
+  std::vector<double> sum_of_rounded(std::int64_t t) const {
+    const std::int64_t h = width_, k = bank_.shape.top_k;
+    std::vector<double> sum(std::size_t(h), 0.0);
+    for (std::int64_t r = t * k; r < (t + 1) * k; ++r) {
+      const std::int32_t id = ids_[std::size_t(r)];
+      if (id < 0) continue;
+      const bool weighted = !bank_.shape.weight_on_input || id >= bank_.shape.experts;
+      const double weight = weighted ? double(weights_[std::size_t(r)]) : 1.0;
+      for (std::int64_t c = 0; c < h; ++c)
+        sum[std::size_t(c)] += weight * rounded(rows_[std::size_t(r * h + c)]);
+    }
+    const auto factor = double(layer_.problem().routed_scaling_factor);
+    for (std::int64_t c = 0; c < h; ++c) {
+      sum[std::size_t(c)] *= factor;
+      if (!shared_.empty()) sum[std::size_t(c)] += rounded(shared_[std::size_t(t * h + c)]);
+    }
+    return sum;
+  }
+
+  double rounded(double value) const {
+    std::byte stored[sizeof(float)];
+    store_element(layer_.options().dtype, stored, 0, float(value));
+    return double(load_element(layer_.options().dtype, stored, 0));
   }
 
   void through_wire(const double* row, double weight, double* out) {
@@ -301,7 +331,7 @@ class RankOracle {
   std::size_t choices_;
   std::vector<std::int32_t> ids_;
   std::vector<float> weights_;
-  std::vector<double> out_, rows_, inter_;
+  std::vector<double> out_, rows_, inter_, shared_;
   HostBuffer wire_;  // one row
 };
 
