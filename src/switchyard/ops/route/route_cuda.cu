@@ -51,19 +51,39 @@ __device__ float largest_lane(float x) {
 
 __device__ float largest(const float* x, int padded) {
   float top = kNever;
+#pragma unroll 4
   for (int i = lane_of(); i < padded; i += 32) top = select(x[i] > top, x[i], top);
   return largest_lane(top);
 }
 
 __device__ float sum(const float* x, int padded) {
   float lane = 0;
+#pragma unroll 4
   for (int i = lane_of(); i < padded; i += 32) lane += x[i];
   return fold(lane);
 }
 
+/// Loads of up to this many entries of a lane are in flight before the first is used.
+constexpr int kAhead = 4;
+
+/// Calls visit(i, from[i]) for the lane's entries i; `absent` stands behind the last of `size`.
+template <class Visit>
+__device__ void visit_entries(const float* from, int size, int padded, float absent,
+                              Visit&& visit) {
+  for (int begin = lane_of(); begin < padded; begin += 32 * kAhead) {
+    float v[kAhead];
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) v[n] = begin + 32 * n < size ? from[begin + 32 * n] : absent;
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n)
+      if (begin + 32 * n < padded) visit(begin + 32 * n, v[n]);
+  }
+}
+
+/// y[i] = f(x[i]) of the lane's entries; y may be x.
 template <class F>
 __device__ void map_row(const float* x, int padded, float* y, F f) {
-  for (int i = lane_of(); i < padded; i += 32) y[i] = f(x[i]);
+  visit_entries(x, padded, padded, 0, [&](int i, float v) { y[i] = f(v); });
 }
 
 __device__ void exponentials(const float* x, float top, int padded, float* y) {
@@ -87,23 +107,6 @@ __device__ void score_row(const Row& row, ScoreFunction score) {
       return map_row(row.z, row.padded, row.s, [](float z) { return sigmoid_float(z); });
     case ScoreFunction::kSqrtSoftplus:
       return map_row(row.z, row.padded, row.s, [](float z) { return sqrt_softplus_float(z); });
-  }
-}
-
-/// Loads of up to this many entries of a lane are in flight before the first is used.
-constexpr int kAhead = 8;
-
-/// Calls visit(i, from[i]) for the lane's entries i; `absent` stands behind the last of `size`.
-template <class Visit>
-__device__ void visit_entries(const float* from, int size, int padded, float absent,
-                              Visit&& visit) {
-  for (int begin = lane_of(); begin < padded; begin += 32 * kAhead) {
-    float v[kAhead];
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) v[n] = begin + 32 * n < size ? from[begin + 32 * n] : absent;
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n)
-      if (begin + 32 * n < padded) visit(begin + 32 * n, v[n]);
   }
 }
 
@@ -134,14 +137,43 @@ __device__ int best_entry(const float* x, int size) {
   return int(__reduce_min_sync(~0u, ordered(value) == top ? at : kNone));
 }
 
-__device__ float group_score(const float* c, int size, GroupStatistic statistic) {
+/// The two largest of some choice scores.
+struct TopTwo {
   float first = kNever, second = kNever;
-  for (int i = 0; i < size; ++i) {
-    const float loser = min(first, c[i]);
-    first = max(first, c[i]);
-    second = max(second, loser);
+
+  __device__ void add(float x) {
+    second = max(second, min(first, x));
+    first = max(first, x);
   }
-  return statistic == GroupStatistic::kMax || size == 1 ? first : top2_score(first, second);
+};
+
+/// Writes the score of each group, whose entries several lanes share.
+__device__ void score_groups(const float* c, const RoutingSpec& spec, float* groups) {
+  const int count = int(spec.n_group), size = int(spec.num_experts / spec.n_group);
+  int share = 1;  // lanes of a group
+  while (2 * share * count <= 32) share *= 2;
+  const int part = lane_of() % share;
+  for (int from = 0; from < count; from += 32 / share) {
+    const int g = from + lane_of() / share;
+    TopTwo top;
+    if (g < count) {
+      // Groups begin at different places of theirs, for the banks' sake.
+      int at = (part + g * share) % size;
+      for (int i = part; i < size; i += share) {
+        top.add(c[g * size + at]);
+        at += share;
+        if (at >= size) at -= size;
+      }
+    }
+    for (int step = 1; step < share; step *= 2) {
+      const float first = __shfl_xor_sync(~0u, top.first, step);
+      const float second = __shfl_xor_sync(~0u, top.second, step);
+      top.add(first);
+      top.add(second);
+    }
+    const bool one = spec.group_statistic == GroupStatistic::kMax || size == 1;
+    if (g < count && part == 0) groups[g] = one ? top.first : top2_score(top.first, top.second);
+  }
 }
 
 /// Experts of all but the best groups never win, nor do zero experts, which are in no group.
@@ -149,10 +181,8 @@ __device__ float group_score(const float* c, int size, GroupStatistic statistic)
 __device__ void drop_groups(const Row& row, const RoutingSpec& spec, float* groups) {
   const int count = int(spec.n_group), size = int(spec.num_experts / spec.n_group);
   float* kept = groups + count;
-  for (int g = lane_of(); g < count; g += 32) {
-    groups[g] = group_score(row.c + g * size, size, spec.group_statistic);
-    kept[g] = 0;
-  }
+  score_groups(row.c, spec, groups);
+  for (int g = lane_of(); g < count; g += 32) kept[g] = 0;
   __syncwarp();
   for (int j = 0; j < spec.topk_group; ++j) {
     const int g = best_entry(groups, count);
@@ -167,7 +197,7 @@ __device__ void drop_groups(const Row& row, const RoutingSpec& spec, float* grou
 }
 
 /// Slots that no valid expert fills take the lowest ids that are not used.
-__device__ Choice fill_up(Choice mine, int used, int k) {
+__device__ __noinline__ Choice fill_up(Choice mine, int used, int k) {
   int next = 0;
   for (int j = used; j < k; ++j, ++next) {
     while (__any_sync(~0u, lane_of() < used && mine.id == next)) ++next;
@@ -176,7 +206,39 @@ __device__ Choice fill_up(Choice mine, int used, int k) {
   return mine;
 }
 
-__device__ Choice choose_top(const Row& row, int k) {
+/// Choices of a row whose entries fit the lanes' registers.
+constexpr int kHeld = 8;  // of a lane
+
+/// The best k entries in order, one in each lane; the entries stand in registers.
+__device__ Choice choose_held(const Row& row, int k) {
+  constexpr unsigned kNone = 0xffffffffu;
+  float c[kHeld];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = lane_of() + 32 * n;
+    c[n] = i < row.num_ids ? row.c[i] : kNever;
+  }
+  Choice mine;
+  int used = 0;
+  for (; used < k; ++used) {
+    float value = kNever;
+    unsigned at = kNone;
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n)
+      if (c[n] > value) value = c[n], at = unsigned(lane_of() + 32 * n);
+    const unsigned top = __reduce_max_sync(~0u, ordered(value));
+    const unsigned best = __reduce_min_sync(~0u, ordered(value) == top ? at : kNone);
+    if (best == kNone) break;
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n)
+      if (best == unsigned(lane_of() + 32 * n)) c[n] = kNever;
+    if (lane_of() == used) mine = {std::int32_t(best), true};
+  }
+  return used < k ? fill_up(mine, used, k) : mine;
+}
+
+/// As choose_held(), from shared memory.
+__device__ __noinline__ Choice choose_many(const Row& row, int k) {
   Choice mine;
   int used = 0;
   for (; used < k; ++used) {
@@ -187,11 +249,17 @@ __device__ Choice choose_top(const Row& row, int k) {
     if (lane_of() == used) mine = {at, true};
     __syncwarp();
   }
-  return fill_up(mine, used, k);
+  return used < k ? fill_up(mine, used, k) : mine;
 }
 
-/// (sum |v|^p)^(1/p) over the lanes.
-__device__ float lp_norm(float v, float p) {
+/// The best k entries in order, one in each lane.
+__device__ Choice choose_top(const Row& row, int k) {
+  return row.padded <= 32 * kHeld ? choose_held(row, k) : choose_many(row, k);
+}
+
+/// (sum |v|^p)^(1/p) over the lanes. Rare paths are out of line: where one token is all, each
+/// instruction is fetched for the first time.
+__device__ __noinline__ float lp_norm(float v, float p) {
   const float m = magnitude_of(v);
   const float term = p == 1 ? m : p == 2 ? m * m : float(pow(double(m), double(p)));
   const float total = fold(term);
@@ -226,7 +294,8 @@ __device__ float weigh(const RoutingSpec& spec, const Row& row, Choice mine, int
 }
 
 /// SparseMixer: each of two winners is weighed by a softmax over what stands close enough to it.
-__device__ Choice mix_sparsely(const Row& row, const RoutingSpec& spec, float& weight) {
+__device__ __noinline__ Choice mix_sparsely(const Row& row, const RoutingSpec& spec,
+                                            float& weight) {
   map_row(row.z, row.padded, row.c, [](float z) { return z; });
   __syncwarp();
   const Choice mine = choose_top(row, int(spec.top_k));
