@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "switchyard/base/check.h"
 #include "switchyard/base/cuda_launch.h"
 #include "switchyard/core/routing.h"
 #include "switchyard/ops/grouped_ffn/arrange_rows_cuda.h"
@@ -77,22 +78,38 @@ __device__ void write_table(const DeviceSort& a, const Counts& c) {
   }
 }
 
-/// One token, or some of its columns. With `sorts`, every block finds the rows of its token for
-/// itself: none waits for another, and the order is the stable one.
-template <bool sorts>
+/// What one launch does.
+enum class Arrange { kGather, kSort };
+
+/// What its parameters are.
+struct ArrangeCall {
+  DeviceSort sort;
+  DeviceGather gather;
+  int parts;  // blocks of a token
+};
+
+/// One token, or some of its columns. A block that sorts finds the rows of its token for itself:
+/// none waits for another, and the order is the stable one.
+template <Arrange work, formats::ActivationQuant quant>
 __global__ void __launch_bounds__(kThreads)
-    arrange_kernel(const __grid_constant__ DeviceSort a, const __grid_constant__ DeviceGather g,
-                   int parts) {
+    arrange_kernel(const __grid_constant__ ArrangeCall call) {
   extern __shared__ int memory[];
   __shared__ int rows[kMaxTopK];
+  const DeviceSort& a = call.sort;
+  const DeviceGather& g = call.gather;
   sm90::wait_for_previous_launch();
   sm90::allow_next_launch();
+  const int parts = call.parts;
   const std::int64_t token = blockIdx.x / parts;
   const int part = blockIdx.x % parts, warp = threadIdx.x / 32, top_k = int(a.top_k);
-  const TokenColumns columns(g, token);
+  const TokenColumns<quant> columns(g, token);
   std::int64_t group = std::int64_t(part) * kThreads + threadIdx.x;
   uint4 raw = columns.load(group);  // on its way while the ids are counted
-  if constexpr (sorts) {
+  const std::int64_t all_threads = std::int64_t(gridDim.x) * kThreads;
+  for (std::int64_t i = blockIdx.x * std::int64_t(kThreads) + threadIdx.x; i < a.num_arrivals;
+       i += all_threads)
+    a.arrivals[i] = 0;
+  if constexpr (work == Arrange::kSort) {
     const Counts counts(memory, int(a.experts));
     count_ids(a, token, counts);
     for (int j = warp; j < top_k; j += kWarps) {
@@ -109,20 +126,57 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   float amax = 0;
-  if (g.quant == formats::ActivationQuant::kFp8Token) amax = sm90::amax_of_block(columns.amax());
+  if (quant == formats::ActivationQuant::kFp8Token) amax = sm90::amax_of_block(columns.amax());
   const std::int64_t step = std::int64_t(parts) * kThreads;
   for (std::int64_t from = std::int64_t(part) * kThreads; from < columns.groups(); from += step) {
-    columns.write(group, raw, amax, {token, top_k, rows});
+    columns.write(group, raw, amax, {top_k, rows, g.weights ? g.weights + token * top_k : nullptr});
     group += step;
     raw = columns.load(group);
   }
 }
 
 /// Blocks of a token: more than one where there would be too few to fill the machine.
-std::int64_t parts_of(const DeviceSort& a, const DeviceGather& g) {
+int parts_of(const DeviceSort& a, const DeviceGather& g) {
   const std::int64_t groups = (g.hidden + kTileCols - 1) / kTileCols * 8;
   const std::int64_t most = (groups + kThreads - 1) / kThreads;
-  return std::clamp<std::int64_t>(kEnoughBlocks / a.tokens, 1, most);
+  return int(std::clamp<std::int64_t>(kEnoughBlocks / a.tokens, 1, most));
+}
+
+/// Calls `visit` with the kernel of a quantiser.
+template <Arrange work, class Visit>
+void with_kernel(formats::ActivationQuant quant, Visit&& visit) {
+  using enum formats::ActivationQuant;
+  switch (quant) {
+    case kNone:
+      return visit(arrange_kernel<work, kNone>);
+    case kFp8Block128:
+      return visit(arrange_kernel<work, kFp8Block128>);
+    case kFp8Block128Ue8m0:
+      return visit(arrange_kernel<work, kFp8Block128Ue8m0>);
+    case kFp8Token:
+      return visit(arrange_kernel<work, kFp8Token>);
+    case kFp8Tensor:
+      return visit(arrange_kernel<work, kFp8Tensor>);
+    case kMxfp8:
+      return visit(arrange_kernel<work, kMxfp8>);
+    case kNvfp4:
+      return visit(arrange_kernel<work, kNvfp4>);
+    case kF32:
+      break;
+  }
+  ensure(false, "arranging of rows: nothing quantises by ", to_string(quant));
+}
+
+template <Arrange work>
+void launch_arrange(const char* what, const ArrangeCall& call, std::int64_t shared_bytes,
+                    Stream stream) {
+  with_kernel<work>(call.gather.quant, [&](auto* kernel) {
+    launch_overlapped(what, kernel,
+                      {.blocks = unsigned(call.sort.tokens * call.parts),
+                       .threads = kThreads,
+                       .shared_bytes = std::size_t(shared_bytes)},
+                      stream, call);
+  });
 }
 
 }  // namespace
@@ -130,15 +184,11 @@ std::int64_t parts_of(const DeviceSort& a, const DeviceGather& g) {
 bool arranges_alone(const DeviceSort& a) { return a.tokens * a.top_k <= kMostIds; }
 
 void arrange_rows_cuda(const DeviceSort& a, const DeviceGather& g, Stream stream) {
-  const std::int64_t parts = parts_of(a, g);
-  const LaunchShape shape{.blocks = unsigned(a.tokens * parts),
-                          .threads = kThreads,
-                          .shared_bytes = 2 * std::size_t(a.experts) * sizeof(int)};
+  const ArrangeCall call{a, g, parts_of(a, g)};
+  const std::int64_t shared_bytes = 2 * a.experts * std::int64_t(sizeof(int));
   if (arranges_alone(a))
-    return launch_overlapped("arranging of rows: launch", arrange_kernel<true>, shape, stream, a, g,
-                             int(parts));
-  launch_overlapped("gathering of rows: launch", arrange_kernel<false>, shape, stream, a, g,
-                    int(parts));
+    return launch_arrange<Arrange::kSort>("arranging of rows: launch", call, shared_bytes, stream);
+  launch_arrange<Arrange::kGather>("gathering of rows: launch", call, 0, stream);
 }
 
 }  // namespace switchyard::ops

@@ -9,9 +9,9 @@ namespace switchyard::ops::sm90 {
 
 /// Where a token goes.
 struct TokenRows {
-  std::int64_t token;
   int top_k;
-  const int* rows;  // [top_k] in shared memory: the sorted row of each choice, or -1
+  const int* rows;       // [top_k] in shared memory: the sorted row of each choice, or -1
+  const float* weights;  // [top_k]: what multiplies each choice's copy, or null
 };
 
 /// The largest magnitude of all of the block's threads, in each of them.
@@ -25,7 +25,10 @@ __device__ inline float amax_of_block(float amax) {
   return formats::bits_float(std::uint32_t(most));
 }
 
-/// Eight columns of a token, and what becomes of them.
+/// Eight columns of a token, and what becomes of them. The quantiser is the kernel's: where one
+/// token is all, each instruction is fetched for the first time, and code that is not there delays
+/// nobody.
+template <formats::ActivationQuant kQuant>
 class TokenColumns {
  public:
   /// Of one token.
@@ -40,21 +43,25 @@ class TokenColumns {
   __device__ std::int64_t groups() const { return groups_; }
   /// As they are; 0 behind the end.
   __device__ uint4 load(std::int64_t group) const {
-    return load_group(g_, x_, group * 8, aligned_);
+    const std::int64_t col = group * 8;
+    if (aligned_ && col + 8 <= g_.hidden) return *reinterpret_cast<const uint4*>(x_ + col);
+    return load_edge(g_, x_, col);
   }
   /// All lanes of a warp together, neighbours on neighbouring groups, those past the end included.
   __device__ void write(std::int64_t group, uint4 raw, float amax, const TokenRows& to) const {
-    const bool plain = g_.quant == formats::ActivationQuant::kNone && g_.dtype == Dtype::kBf16;
-    if (plain && !g_.weights) return store(group, raw, raw, to);
+    const bool plain = kQuant == formats::ActivationQuant::kNone && g_.dtype == Dtype::kBf16;
+    if (plain && !to.weights) return store(group, raw, raw, to);
     float v[8];
     widen(raw, v);
-    if (!g_.weights) return quantise(group, v, amax, to);
-    for (int j = 0; j < to.top_k; ++j) {  // each choice has a weight of its own
-      const float weight = g_.weights[to.token * to.top_k + j];
+    // Each choice may have a weight of its own; a product by 1 changes nothing.
+    const int copies = to.weights ? to.top_k : 1, rows_of_copy = to.weights ? 1 : to.top_k;
+#pragma unroll 1
+    for (int j = 0; j < copies; ++j) {
+      const float weight = to.weights ? to.weights[j] : 1.0f;
       float weighed[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) weighed[i] = v[i] * weight;
-      quantise(group, weighed, amax * magnitude_of(weight), {to.token, 1, to.rows + j});
+      quantise(group, weighed, amax * magnitude_of(weight), {rows_of_copy, to.rows + j, nullptr});
     }
   }
   /// The largest magnitude among this thread's columns of the whole row.
@@ -85,30 +92,26 @@ class TokenColumns {
                            const TokenRows& to) const {
     std::uint16_t bits[8], low[8] = {};
     float scale = g_.static_scale;
-    if (g_.quant == formats::ActivationQuant::kFp8Token)
+    if (kQuant == formats::ActivationQuant::kFp8Token)
       scale = formats::fp8_activation_scale(amax, false);
-    if (g_.out.tiles.codes) {
-      scale_block(v, scale);
-      store_scales(group, scale, to);
+    scale_block(v, scale);
+    store_scales(group, scale, to);
+    if (has_e4m3_codes(kQuant) && g_.out.tiles.codes)
       return store_codes(group, make_uint2(e4m3_codes(v, scale), e4m3_codes(v + 4, scale)), to);
-    }
-    if (g_.out.tiles.planes == 2) {
+    if (kQuant == formats::ActivationQuant::kNone && g_.out.tiles.planes == 2) {
       split_fp16(v, bits, low);
     } else {
-      scale_block(v, scale);
-      quantize_values({g_.quant, scale}, v, bits);
+      quantize_values({kQuant, scale}, v, bits);
     }
-    store_scales(group, scale, to);
     store(group, pack_eight(bits), pack_eight(low), to);
   }
   /// The scale of 128 columns is that of 16 lanes.
   __device__ void scale_block(const float (&v)[8], float& scale) const {
     if (has_block_scales())
-      scale =
-          formats::fp8_activation_scale(amax_of_lanes<16>(amax_of_values(v)),
-                                        g_.quant == formats::ActivationQuant::kFp8Block128Ue8m0);
+      scale = formats::fp8_activation_scale(amax_of_lanes<16>(amax_of_values(v)),
+                                            kQuant == formats::ActivationQuant::kFp8Block128Ue8m0);
   }
-  __device__ bool has_block_scales() const { return ops::has_block_scales(g_.quant); }
+  __device__ static constexpr bool has_block_scales() { return ops::has_block_scales(kQuant); }
   __device__ void store_scales(std::int64_t group, float scale, const TokenRows& to) const {
     const bool block = has_block_scales() && group % 16 == 0 && group * 8 < g_.hidden;
     const bool token = g_.out.token_scales && group == 0;
@@ -125,7 +128,8 @@ class TokenColumns {
       const int row = to.rows[j];
       if (row < 0) continue;
       *reinterpret_cast<uint4*>(g_.out.tiles.at(row, group)) = high;
-      if (g_.out.tiles.planes == 2) *reinterpret_cast<uint4*>(g_.out.tiles.at(row, group, 1)) = low;
+      if (kQuant == formats::ActivationQuant::kNone && g_.out.tiles.planes == 2)
+        *reinterpret_cast<uint4*>(g_.out.tiles.at(row, group, 1)) = low;
     }
   }
 

@@ -18,7 +18,8 @@ namespace switchyard::ops {
 /// Shapes:  ids [tokens * top_k]; offsets [experts + 1], counts [experts]: first sorted row and
 /// rows
 ///          of each expert; source [sorted_capacity()]: the choice of a sorted row, -1 between
-///          experts; sorted_of [tokens * top_k]: the sorted row of a choice, or -1.
+///          experts; sorted_of [tokens * top_k]: the sorted row of a choice, or -1; arrivals
+///          [num_arrivals], or null: become 0, for FC1's end to count in.
 struct DeviceSort {
   const std::int32_t* ids = nullptr;
   std::int64_t tokens = 0;
@@ -28,6 +29,8 @@ struct DeviceSort {
   std::int32_t* counts = nullptr;
   std::int32_t* source = nullptr;
   std::int32_t* sorted_of = nullptr;
+  std::int32_t* arrivals = nullptr;
+  std::int64_t num_arrivals = 0;
 };
 
 /// Where quantised rows go.
@@ -73,6 +76,7 @@ struct DeviceQuantize {
   const std::int32_t* source = nullptr;
   formats::ActivationQuant quant = formats::ActivationQuant::kNone;
   DeviceRows out;
+  bool sorted_early = false;  // end and source stand since before the launch in front of this one
 };
 /// Enqueues the quantiser.
 void quantize_rows_cuda(const DeviceQuantize& args, Stream stream);
@@ -100,6 +104,8 @@ void capture_rows_cuda(const DeviceCapture& args, Stream stream);
 ///
 /// Shapes:  rows [*, rows_stride] fp32, rows_stride a multiple of 4; addend [tokens, hidden] or
 ///          null; out [tokens, out_stride]. Otherwise as FfnArgs.
+/// Units:   sorted_early: sorted_of, ids and weights stand since before the launch in front of this
+///          one.
 struct DeviceFinalize {
   const float* rows = nullptr;
   std::int64_t rows_stride = 0;
@@ -121,6 +127,7 @@ struct DeviceFinalize {
   Dtype out_dtype = Dtype::kBf16;
   void* out = nullptr;
   std::int64_t out_stride = 0;
+  bool sorted_early = false;
 };
 /// Enqueues the sum.
 void finalize_cuda(const DeviceFinalize& args, Stream stream);

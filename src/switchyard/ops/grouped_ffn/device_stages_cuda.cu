@@ -61,37 +61,56 @@ __device__ void store_columns(const DeviceFinalize& a, std::int64_t at, std::int
 /// Loads of up to this many choices are in flight before the first is added.
 constexpr int kAhead = 8;
 
-__global__ void __launch_bounds__(kThreads) finalize_kernel(const DeviceFinalize a, int chunks) {
-  sm90::wait_for_previous_launch();
-  sm90::allow_next_launch();
-  const std::int64_t t = blockIdx.x / chunks;
-  const std::int64_t col = ((blockIdx.x % chunks) * std::int64_t(blockDim.x) + threadIdx.x) * 4;
-  if (col >= a.hidden) return;
-  const int top_k = int(a.top_k), scaled = int(a.top_k - a.unscaled_choices);
-  Columns sum;
-  for (int from = 0; from < top_k; from += kAhead) {
-    float4 row[kAhead];
-    float weight[kAhead];
-    bool used[kAhead];
+/// Some choices of a token.
+struct Choices {
+  std::int32_t sorted[kAhead];
+  float weight[kAhead];
+  bool used[kAhead];
+
+  /// From choice `from` on. What is read stands since the rows were sorted, two launches ago or
+  /// more, which may be later than what this multiprocessor's own cache knows.
+  __device__ Choices(const DeviceFinalize& a, std::int64_t t, int from) {
+    const int top_k = int(a.top_k);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       used[i] = false;
       if (from + i >= top_k) continue;
       const std::int64_t choice = t * top_k + from + i;
-      const std::int32_t sorted = a.sorted_of[choice], id = a.ids[choice];
-      weight[i] = a.weight_on_input && sorted >= 0 ? 1.0f : a.weights[choice];
-      used[i] = sorted >= 0 || (id >= a.experts && id < a.experts + a.zero_experts);
-      if (sorted >= 0) {
-        row[i] = *reinterpret_cast<const float4*>(a.rows + sorted * a.rows_stride + col);
-      } else if (used[i]) {
-        row[i] = token_columns(a, t, col);
-      }
+      sorted[i] = __ldcg(a.sorted_of + choice);
+      const std::int32_t id = __ldcg(a.ids + choice);
+      weight[i] = __ldcg(a.weights + choice);
+      if (a.weight_on_input && sorted[i] >= 0) weight[i] = 1;
+      used[i] = sorted[i] >= 0 || (id >= a.experts && id < a.experts + a.zero_experts);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    finalize_kernel(const __grid_constant__ DeviceFinalize a, int chunks) {
+  const std::int64_t t = blockIdx.x / chunks;
+  const std::int64_t col = ((blockIdx.x % chunks) * std::int64_t(blockDim.x) + threadIdx.x) * 4;
+  const int top_k = int(a.top_k), scaled = int(a.top_k - a.unscaled_choices);
+  if (!a.sorted_early) sm90::wait_for_previous_launch();
+  Choices choices(a, t, 0);
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  if (col >= a.hidden) return;
+  Columns sum;
+  for (int from = 0; from < top_k; from += kAhead) {
+    if (from > 0) choices = Choices(a, t, from);
+    float4 row[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (!choices.used[i]) continue;
+      const std::int64_t sorted = choices.sorted[i];
+      row[i] = sorted >= 0 ? *reinterpret_cast<const float4*>(a.rows + sorted * a.rows_stride + col)
+                           : token_columns(a, t, col);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (from + i >= top_k) continue;
       if (from + i == scaled) sum.scale(a.factor);
-      if (used[i]) sum.add(weight[i], row[i]);
+      if (choices.used[i]) sum.add(choices.weight[i], row[i]);
     }
   }
   if (a.unscaled_choices == 0) sum.scale(a.factor);

@@ -99,10 +99,10 @@ __device__ void quantize_row(const RowTarget& to, std::int64_t row, const Load& 
   }
 }
 
-/// Eight columns of a row of 16-bit elements, 16 bytes; 0 behind its end.
-__device__ inline uint4 load_group(const DeviceGather& g, const std::uint16_t* x, std::int64_t col,
-                                   bool aligned) {
-  if (aligned && col + 8 <= g.hidden) return *reinterpret_cast<const uint4*>(x + col);
+/// Eight columns of a row of 16-bit elements that does not begin on 16 bytes or ends within them; 0
+/// behind its end. Out of line, for it is rare.
+__device__ __noinline__ inline uint4 load_edge(const DeviceGather& g, const std::uint16_t* x,
+                                               std::int64_t col) {
   std::uint32_t v[4];
   for (int i = 0; i < 4; ++i) {
     const std::int64_t c = col + 2 * i;

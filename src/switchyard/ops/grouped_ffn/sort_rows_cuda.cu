@@ -133,11 +133,16 @@ __global__ void __launch_bounds__(kMostThreads) sort_kernel(const DeviceSort a) 
   if (last + int(threadIdx.x) < padded) a.source[last + threadIdx.x] = -1;
 }
 
-__global__ void __launch_bounds__(32 * kGatherWarps) quantize_kernel(const DeviceQuantize a) {
+__global__ void __launch_bounds__(32 * kGatherWarps)
+    quantize_kernel(const __grid_constant__ DeviceQuantize a) {
+  const std::int64_t row = std::int64_t(blockIdx.x) * kGatherWarps + threadIdx.x / 32;
+  // Both stand since the rows were sorted, which may be later than what this multiprocessor's own
+  // cache knows.
+  if (!a.sorted_early) sm90::wait_for_previous_launch();
+  const bool exists = row < __ldcg(a.end) && __ldcg(a.source + row) >= 0;
   sm90::wait_for_previous_launch();
   sm90::allow_next_launch();
-  const std::int64_t row = std::int64_t(blockIdx.x) * kGatherWarps + threadIdx.x / 32;
-  if (row >= *a.end || a.source[row] < 0) return;
+  if (!exists) return;
   const float* from = a.rows + row * a.stride;
   sm90::quantize_row({a.quant, a.cols, 1, a.out}, row, [&](std::int64_t col, float(&v)[8]) {
 #pragma unroll
