@@ -247,6 +247,7 @@ class ConsumerBase {
   }
   /// Says that this warp no longer reads the stage; both blocks' fetches wait for it.
   __device__ void release(int stage) {
+    __syncwarp();  // all lanes have read what stands there, whose tile it is among it
     if (Sums::lane() < kPair) barrier_arrive_at(&s_.empty[stage], Sums::lane());
   }
   __device__ static int consumer() { return threadIdx.x / 128; }
