@@ -17,6 +17,10 @@ using formats::ActivationQuant;
 
 constexpr std::int64_t kAlignment = Arena::kAlign;
 
+/// Tokens up to which FC1's end quantises per 128 columns: there the launch's own choice is the
+/// tier that counts.
+constexpr std::int64_t kCountedTokens = kCountingTile;
+
 /// Columns of FC2 and of the intermediate, whole tiles.
 std::int64_t padded_inter(const FfnShape& s) {
   const std::int64_t cols = tile_cols(tile_code(s.weights, s.inter, s.quant));
@@ -62,7 +66,8 @@ std::int64_t input_planes(const FfnShape& s) {
 /// Every part of a forward's workspace.
 struct Buffers {
   std::span<std::int32_t> offsets, counts, source, sorted_of;
-  DeviceRows x, inter;    // FC1's and FC2's input
+  std::span<std::int32_t> arrivals;  // of FC1's end
+  DeviceRows x, inter;               // FC1's and FC2's input
   std::span<float> rows;  // FC2's rows; before that FC1's, where the quantiser reads rows
   std::int64_t rows_stride = 0;
 };
@@ -91,6 +96,12 @@ Buffers take_buffers(Arena& arena, const FfnShape& s, std::int64_t tokens) {
   b.sorted_of = arena.take<std::int32_t>(std::size_t(rows));
   b.x = take_rows(arena, s, capacity, s.hidden, per_token || formats::is_static(s.quant));
   b.inter = take_rows(arena, s, capacity, s.inter, per_token);
+  if (counts_blocks(s.quant, multiplies_codes(s))) {
+    const std::int64_t most =
+        sorted_capacity(std::min(tokens, kCountedTokens) * s.top_k, s.experts);
+    b.arrivals = arena.take<std::int32_t>(std::size_t(most / 8 * (padded_inter(s) / 128)));
+    if (tokens > kCountedTokens) b.arrivals = {};
+  }
   const std::int64_t widest =
       ends_in_rows(s.quant) ? std::max(b.rows_stride, padded_inter(s)) : b.rows_stride;
   b.rows = arena.take<float>(std::size_t(capacity * widest));
@@ -150,10 +161,36 @@ std::int64_t tile_of(const FfnArgs& a, std::int64_t TileTactic::*gemm) {
   return a.tactic == nullptr ? 0 : std::get<TileTactic>(*a.tactic).*gemm;
 }
 
+/// Sorts, and gathers the quantised rows.
+void arrange(const FfnArgs& a, const Buffers& b) {
+  const FfnShape& s = *a.shape;
+  sort_and_gather_cuda({.ids = a.ids,
+                        .tokens = a.tokens,
+                        .top_k = s.top_k,
+                        .experts = s.experts,
+                        .offsets = b.offsets.data(),
+                        .counts = b.counts.data(),
+                        .source = b.source.data(),
+                        .sorted_of = b.sorted_of.data(),
+                        .arrivals = b.arrivals.data(),
+                        .num_arrivals = std::int64_t(b.arrivals.size())},
+                       {.x = static_cast<const std::uint16_t*>(a.x),
+                        .dtype = a.x_dtype,
+                        .x_stride = a.x_stride,
+                        .hidden = s.hidden,
+                        .weights = s.weight_on_input ? a.weights : nullptr,
+                        .quant = s.quant,
+                        .static_scale = a.fc1_input_scale,
+                        .out = b.x},
+                       a.stream);
+}
+
 void run_fc1(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
   const ExpertLayout& l = *a.layout;
   const TileLayout tiles = fc1_tiles(s);
+  const std::int64_t tile = tile_of(a, &TileTactic::fc1_tile);
+  const bool counts = !b.arrivals.empty() && (tile == 0 || tile == kCountingTile);
   const bool written = gemm_activation_cuda(
       gemm_of(a, {tiles, l.up_codes, b.x}, b),
       {.scales = {factors_of(a, tiles, l.up_scales), b.x.token_scales, nullptr},
@@ -167,9 +204,10 @@ void run_fc1(const FfnArgs& a, const Buffers& b) {
        .block_scales = b.inter.block_scales,
        .rows = ends_in_rows(s.quant) ? b.rows.data() : nullptr,
        .rows_stride = padded_inter(s),
+       .arrivals = counts ? b.arrivals.data() : nullptr,
        .inter = s.inter,
        .gated = s.gated},
-      a.stream, tile_of(a, &TileTactic::fc1_tile));
+      a.stream, counts ? kCountingTile : tile);
   if (written) return;
   quantize_rows_cuda({.rows = b.rows.data(),
                       .stride = padded_inter(s),
@@ -177,7 +215,8 @@ void run_fc1(const FfnArgs& a, const Buffers& b) {
                       .end = b.offsets.data() + s.experts,
                       .source = b.source.data(),
                       .quant = s.quant,
-                      .out = b.inter},
+                      .out = b.inter,
+                      .sorted_early = true},  // FC1 stands between
                      a.stream);
 }
 
@@ -232,7 +271,8 @@ void finish(const FfnArgs& a, const Buffers& b) {
                    .addend = a.addend,
                    .out_dtype = a.out_dtype,
                    .out = a.out,
-                   .out_stride = a.out_stride};
+                   .out_stride = a.out_stride,
+                   .sorted_early = true};  // both GEMMs stand between
   if (a.out != nullptr) finalize_cuda(f, a.stream);
   if (a.rows == nullptr) return;
   f.out = a.rows;
@@ -331,23 +371,7 @@ void grouped_ffn_cuda(const FfnArgs& a) {
   const FfnShape& s = *a.shape;
   Arena arena(a.workspace);
   const Buffers b = take_buffers(arena, s, a.tokens);
-  sort_and_gather_cuda({.ids = a.ids,
-                        .tokens = a.tokens,
-                        .top_k = s.top_k,
-                        .experts = s.experts,
-                        .offsets = b.offsets.data(),
-                        .counts = b.counts.data(),
-                        .source = b.source.data(),
-                        .sorted_of = b.sorted_of.data()},
-                       {.x = static_cast<const std::uint16_t*>(a.x),
-                        .dtype = a.x_dtype,
-                        .x_stride = a.x_stride,
-                        .hidden = s.hidden,
-                        .weights = s.weight_on_input ? a.weights : nullptr,
-                        .quant = s.quant,
-                        .static_scale = a.fc1_input_scale,
-                        .out = b.x},
-                       a.stream);
+  arrange(a, b);
   run_fc1(a, b);
   capture(a, b);
   run_fc2(a, b);

@@ -47,6 +47,9 @@ bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stre
                           std::int64_t tile) {
   ensure(ends_in_rows(end.quant) == (end.rows != nullptr),
          "grouped GEMM of FC1: fp32 rows are for quantisers that need them");
+  ensure(
+      end.arrivals == nullptr || (tile == kCountingTile && counts_blocks(end.quant, end.out.codes)),
+      "grouped GEMM of FC1: nobody counts arrivals for this quantiser in this tier");
   const bool bf16 =
       end.quant == formats::ActivationQuant::kNone && end.out.planes == 1 && unscaled(end.scales);
   if (takes_prefill("grouped GEMM of FC1", gemm, bf16 || has_codes(gemm), tile)) {
@@ -55,7 +58,7 @@ bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stre
     return true;
   }
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.activation(gemm, end, stream, tile); });
-  return end.rows == nullptr;
+  return end.rows == nullptr || end.arrivals != nullptr;
 }
 
 void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile) {

@@ -13,10 +13,30 @@ __device__ __noinline__ inline float activate_any(const ActivationParams& p, flo
   return activate(p, gate, up);
 }
 
-/// One element; the common kind inline, where `plain` says so.
-__device__ inline float activate_one(const ActivationParams& p, bool plain, float gate, float up) {
-  return plain ? SwigluFormula::eval(p, gate, up) : activate_any(p, gate, up);
-}
+/// An expert's activation, of which the common kinds, SwiGLU and SwiGLU with constants, run inline
+/// and in the same steps.
+struct EndActivation {
+  const ActivationParams& p;
+  bool common, biased;
+  float alpha, limit;
+
+  /// Of two projections or of one.
+  __device__ EndActivation(const ActivationParams& params, bool gated)
+      : p(params),
+        common(gated && (biases() || (p.type == ActivationType::kSwiglu && !p.limit_after))),
+        biased(biases()),
+        alpha(biased ? p.alpha : 1.0f),
+        limit(limit_of(p)) {}
+  /// One element, the bits of activate().
+  __device__ float operator()(float gate, float up) const {
+    if (!common) return activate_any(p, gate, up);
+    const float y = silu_float(clamp_above(gate, limit), alpha), u = clamp_both(up, limit);
+    return y * (biased ? u + p.beta : u);
+  }
+
+ private:
+  __device__ bool biases() const { return p.type == ActivationType::kSwigluBias; }
+};
 
 /// Four neighbouring columns of a token.
 struct Quad {
@@ -113,6 +133,29 @@ __device__ inline void write_quad(const ActivationEnd& end, const RowQuantizer& 
       make_uint2(pair_of(bits[0], bits[1]), pair_of(bits[2], bits[3]));
 }
 
+/// Orders what this thread has seen or written before what other blocks see of it behind.
+__device__ inline void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// Columns of FC2's input that share a scale.
+inline constexpr int kScaledCols = 128;
+
+/// Where this lane's columns of a block begin.
+__device__ inline int scaled_col(int block) {
+  return block * kScaledCols + int(threadIdx.x % 32) * 4;
+}
+
+/// Quantises 128 columns of a row, four in each lane of a warp; as quantize_row().
+__device__ inline void quantise_columns(const ActivationEnd& end, std::int64_t row, int block,
+                                        float4 x) {
+  const int lane = threadIdx.x % 32, col = scaled_col(block);
+  const float v[4] = {x.x, x.y, x.z, x.w};
+  const float scale =
+      formats::fp8_activation_scale(amax_of_lanes<32>(amax_of_values(v)),
+                                    end.quant == formats::ActivationQuant::kFp8Block128Ue8m0);
+  *reinterpret_cast<std::uint32_t*>(end.out.at(row, col / 16) + col % 16) = e4m3_codes(v, scale);
+  if (lane == 0) end.block_scales[block * end.out.capacity + row] = scale;
+}
+
 /// FC1's end. Two projections lie as eight rows of gate, then the same of up; of one projection,
 /// each row is a column.
 template <bool gated>
@@ -147,8 +190,7 @@ struct StoreActivated {
     const int row = gated ? quad / 2 * 16 + quad % 2 * 4 : quad * 4;  // up's is 8 further
     const int col = part.row_tile * kCols + quad * 4, cols = int(end.inter) - col;
     const TileScales scales(end.scales, operands);
-    const ActivationParams& p = operands.params;
-    const bool plain = gated && p.type == ActivationType::kSwiglu && !p.limit_after;
+    const EndActivation activate(operands.params, gated);
     RowQuantizer q{end.quant};
     if (end.static_scale) q.scale = operands.static_scale;
     for (int token = thread / kQuads; token < part.tokens(); token += 128 / kQuads) {
@@ -162,8 +204,36 @@ struct StoreActivated {
         if (end.gate_bias) add_bias(gate, operands.bias + kCols + quad * 4, cols);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) up.v[i] = activate_one(p, plain, gate.v[i], up.v[i]);
+      for (int i = 0; i < 4; ++i) up.v[i] = activate(gate.v[i], up.v[i]);
       write_quad(end, q, part.row(token), col, up);
+    }
+  }
+
+  /// Whether what a tile stores is finished when its neighbours are there too.
+  __device__ bool has_more() const { return end.arrivals != nullptr; }
+  /// The last of the row tiles that share 128 columns has them quantised, from what all have
+  /// written; by a warp.
+  __device__ void finish(const Tile& tile) const {
+    constexpr int kSharing = kScaledCols / kCols, kAhead = 4;
+    const int block = tile.row_tile / kSharing;
+    int before = 0;
+    if (threadIdx.x % 32 == 0) {
+      fence_device();
+      before =
+          atomicAdd(end.arrivals + tile.first / 8 * (end.rows_stride / kScaledCols) + block, 1);
+      fence_device();
+    }
+    if (__shfl_sync(~0u, before, 0) != kSharing - 1) return;
+    const float* from = end.rows + tile.first * end.rows_stride + scaled_col(block);
+    for (int token = 0; token < tile.tokens; token += kAhead) {
+      float4 x[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (token + i < tile.tokens)
+          x[i] = __ldcg(reinterpret_cast<const float4*>(from + (token + i) * end.rows_stride));
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (token + i < tile.tokens) quantise_columns(end, tile.first + token + i, block, x[i]);
     }
   }
 };

@@ -95,7 +95,7 @@ void launch_decoded_blocks(const char* what, const DeviceGemm& g, const End& end
       return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
     case 16:
     case 32:
-      return launch_tier<Tier<Code, 1, 32, 3>>(what, g, end, stream);
+      return launch_tier<Tier<Code, 1, 32, 2>>(what, g, end, stream);
     case 64:
       return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
     default:

@@ -31,10 +31,26 @@ struct alignas(16) EndOperands {
   float static_scale, expert_scale;
 };
 
+/// One unit of work.
+struct alignas(16) Tile {
+  int expert = 0;           // -1: there is no more
+  int row_tile = 0;         // first of the block's row tiles
+  std::int32_t first = 0;   // sorted row
+  std::int32_t tokens = 0;  // valid ones
+};
+
+/// What a warpgroup hands to the warp that finishes its tiles.
+struct Outbox {
+  Tile tile;                    ///< The last one that was ended; row_tile is the warpgroup's own.
+  std::uint64_t posted, taken;  ///< Barriers of one arrival each.
+  int count;                    ///< Posted so far.
+};
+
 /// A warpgroup's own memory.
 struct Desk {
   Board board;
   EndOperands operands;
+  Outbox outbox;
 };
 
 /// Sizes of one tier; `blocks` share a multiprocessor, so that one multiplies while another stores.
@@ -50,8 +66,11 @@ struct Tier {
   static constexpr int kBlocks = blocks;  ///< Per multiprocessor.
   /// A whole warpgroup fetches where it can lend its registers to two that decode.
   static constexpr bool kLends = Code::kDecoded && row_tiles == 2 && blocks == 1;
-  /// The last warp or warpgroup fetches.
-  static constexpr int kThreads = 128 * row_tiles + (kLends ? 128 : 32);
+  /// A warp finishes what FC1's warpgroups have ended; where rows are many, that is slower than a
+  /// launch behind.
+  static constexpr bool kFinishes = Code::kCode == TileCode::kE4m3Operand && tokens == 8;
+  /// The warp or warpgroup behind those that multiply fetches.
+  static constexpr int kThreads = 128 * row_tiles + (kLends ? 128 : kFinishes ? 64 : 32);
   /// Experts that the table of tile starts has room for.
   static constexpr int kExperts = blocks == 1 || Code::kDecoded ? 2048 + 32 : 1024;
   /// Of one stage: token rows, then weights, then the rows' block scales.
@@ -77,14 +96,6 @@ struct Tier {
   __device__ static std::byte* weights(std::byte* stage, int consumer, int col_tile) {
     return stage + kWeightsAt + (consumer * kColTiles + col_tile) * Code::kBytes;
   }
-};
-
-/// One unit of work.
-struct alignas(16) Tile {
-  int expert = 0;           // -1: there is no more
-  int row_tile = 0;         // first of the block's row tiles
-  std::int32_t first = 0;   // sorted row
-  std::int32_t tokens = 0;  // valid ones
 };
 
 /// One block's shared memory.

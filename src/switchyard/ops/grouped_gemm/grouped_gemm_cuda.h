@@ -54,7 +54,9 @@ struct SumScales {
 ///          [experts]; out: FC2's input, columns from inter to the end of the tiles become 0;
 ///          block_scales: of `out`, as in DeviceGemm, for quantisers that have them; static_scale:
 ///          expert e's at + e * stride, read by static quantisers; rows: fp32 with rows_stride, a
-///          multiple of 4, for quantisers that may need them.
+///          multiple of 4, for quantisers that may need them; arrivals [capacity / 8]
+///          [rows_stride / 128]: 0, for those that counts_blocks() names: who comes last to 128
+///          columns quantises them.
 /// Units:   dtype: what kNone rounds to.
 struct ActivationEnd {
   SumScales scales;
@@ -68,6 +70,7 @@ struct ActivationEnd {
   float* block_scales = nullptr;
   float* rows = nullptr;
   std::int64_t rows_stride = 0;
+  std::int32_t* arrivals = nullptr;
   std::int64_t inter = 0;
   bool gated = true;
 };
@@ -77,6 +80,15 @@ constexpr bool ends_in_rows(formats::ActivationQuant q) {
   return q == formats::ActivationQuant::kFp8Block128 ||
          q == formats::ActivationQuant::kFp8Block128Ue8m0 ||
          q == formats::ActivationQuant::kFp8Token;
+}
+
+/// The tier whose end counts.
+inline constexpr std::int64_t kCountingTile = 8;
+
+/// True for those of them that FC1's end serves all the same in that tier, block by block, where
+/// ActivationEnd has counters.
+constexpr bool counts_blocks(formats::ActivationQuant q, bool codes) {
+  return codes && has_block_scales(q);
 }
 
 /// FC2's end: scales, bias, fp32 rows.

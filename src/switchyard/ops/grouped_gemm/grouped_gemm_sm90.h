@@ -45,6 +45,35 @@ __device__ void store_all(const float (&acc)[tokens / 2], const Tile& tile, int 
   }
 }
 
+/// Hands a tile that was ended to the finishing warp; by one thread of the warpgroup, behind all of
+/// its stores.
+__device__ inline void post(Outbox& box, const Tile& tile) {
+  if (box.count > 0) barrier_wait(&box.taken, (box.count - 1) & 1);
+  ++box.count;
+  box.tile = tile;
+  barrier_arrive(&box.posted);
+}
+
+/// The finishing warp: takes what the warpgroups post, in turn, until each has said that there is
+/// no more.
+template <class Tier, class End>
+__device__ void finish_all(Shared<Tier>& s, const End& end) {
+  for (int round = 0;; ++round) {
+    bool more = false;
+    for (int consumer = 0; consumer < Tier::kRowTiles; ++consumer) {
+      Outbox& box = s.desks()[consumer].outbox;
+      barrier_wait(&box.posted, round & 1);
+      const Tile tile = box.tile;
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(&box.taken);
+      if (tile.expert < 0) continue;
+      end.finish(tile);
+      more = true;
+    }
+    if (!more) return;
+  }
+}
+
 /// What a multiplication reads of a block.
 template <class Tier>
 struct Source {
@@ -203,6 +232,13 @@ __device__ void multiply_blocks(const Source<Tier>& from, float (&acc)[tokens / 
   }
 }
 
+/// Whether a warp finishes what this end has stored.
+template <class Tier, class End>
+__device__ bool finishes(const End& end) {
+  if constexpr (Tier::kFinishes && requires { end.finish(Tile{}); }) return end.has_more();
+  return false;
+}
+
 /// Multiplies one tile over all of K and hands the sums to `end`.
 template <class Tier, int tokens, class End>
 __device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stages, Shared<Tier>& s,
@@ -224,7 +260,10 @@ __device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stage
   } else {
     multiply_decoded<Tier, tokens>(from, acc);
   }
-  if (exists) store_all<tokens>(acc, tile, row_tile, desk, end);
+  if (!exists) return;
+  store_all<tokens>(acc, tile, row_tile, desk, end);
+  if (finishes<Tier>(end) && threadIdx.x % 128 == 0)
+    post(desk.outbox, {tile.expert, row_tile, tile.first, tile.tokens});
 }
 
 /// The smallest of the tier's multiplications that takes the tile's tokens, from `tokens` on.
@@ -247,9 +286,11 @@ __device__ void consume(const DeviceGemm& g, std::byte* stages, Shared<Tier>& s,
   for (;;) {
     barrier_wait(&s.full[ring.stage], ring.phase);
     const Tile tile = s.tiles[ring.stage];
-    if (tile.expert < 0) return;
+    if (tile.expert < 0) break;
     multiply_from<Tier, kLeast>(g, tile, stages, s, ring, end);
   }
+  if (finishes<Tier>(end) && threadIdx.x % 128 == 0)
+    post(s.desks()[threadIdx.x / 128].outbox, {.expert = -1});
 }
 
 /// The kernel of one tier and one end.
@@ -265,12 +306,22 @@ __global__ void __launch_bounds__(Tier::kThreads, Tier::kBlocks)
       barrier_init(&s.full[i], 1);
       barrier_init(&s.empty[i], 4 * Tier::kRowTiles);
     }
+    for (int i = 0; i < Tier::kRowTiles; ++i) {
+      Outbox& box = s.desks()[i].outbox;
+      barrier_init(&box.posted, 1);
+      barrier_init(&box.taken, 1);
+      box.count = 0;
+    }
     barrier_init_fence();
   }
   __syncthreads();
   if (threadIdx.x >= 128 * Tier::kRowTiles) {
     if constexpr (Tier::kLends) registers_down<40>();
-    if (threadIdx.x >= 128 * Tier::kRowTiles + 32) return;
+    if (threadIdx.x >= 128 * Tier::kRowTiles + 32) {
+      if constexpr (Tier::kFinishes && requires { end.finish(Tile{}); })
+        if (end.has_more()) finish_all<Tier>(s, end);
+      return;
+    }
     if (!g.sorted_early) wait_for_previous_launch();
     count_tiles(g, int(g.layout.row_tiles() + Tier::kRowTiles - 1) / Tier::kRowTiles, s);
     Fetcher<Tier>(g, stages, s).run();
