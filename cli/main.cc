@@ -43,8 +43,9 @@ std::string help_text() {
          "\nEach command takes --json and --help. Data goes to stdout, the rest to stderr.\n"
          "  --help, -h    Print this text\n"
          "  --version     Print version, commit and compiled twins; with --json as JSON\n\n"
-         "Exit status: 0 ok, 1 a check failed or nothing can serve, 2 bad input or usage,\n"
-         "3 no GPU or peer where one is needed.\n\n"
+         "Exit status: 0 ok, 1 a check failed, nothing can serve or stdout took not all,\n"
+         "2 bad input or usage, or more than memory holds, 3 no GPU or peer where one is "
+         "needed.\n\n"
          "Examples:\n"
          "  switchyard verify DIR --io DIR/moe_io.safetensors\n"
          "  switchyard run --preset qwen3-30b-a3b --format nvfp4 --tokens 1\n";

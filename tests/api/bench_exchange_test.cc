@@ -165,6 +165,22 @@ TEST(Traffic, IsWhereItsPatternSaysAndItsFaultsAreSeen) {
   }));
 }
 
+// What is asked for before a row is made must not be more than what any strategy then takes.
+TEST(BenchExchange, TheMemoryOfARowIsNotOverestimated) {
+  for (std::int64_t top_k : {1, 2, 6}) {
+    BenchExchangeOptions o = small();
+    o.strategy = "all";
+    o.tokens = {256};
+    o.hidden = 4096, o.top_k = top_k, o.seconds = 1e-3;
+    const double least = bench_exchange_bytes(o, 256);
+    const double given = double(o.ranks * 256 * o.hidden) * (2 + 4);  // bf16 rows, fp32 sums
+    EXPECT_GT(least, given);
+    for (const BenchExchangeRow& row : bench_exchange(o).rows)
+      EXPECT_LE(least, given + double(row.shared_bytes + o.ranks * row.own_bytes))
+          << row.strategy << " " << top_k;
+  }
+}
+
 TEST(BenchExchange, RefusesByName) {
   auto text_with = [](auto&& spoil) {
     BenchExchangeOptions o = small();
@@ -183,6 +199,12 @@ TEST(BenchExchange, RefusesByName) {
   EXPECT_THAT(text_with([](auto& o) { o.seconds = 0; }), HasSubstr("seconds = 0"));
   EXPECT_THAT(text_with([](auto& o) { o.most_copied = 5; }), HasSubstr("most_copied = 5"));
   EXPECT_THAT(text_with([](auto& o) { o.top_k = 17; }), HasSubstr("17"));
+  EXPECT_THAT(text_with([](auto& o) {
+                o.hidden = 65536;
+                o.tokens = {8, 100'000'000};
+              }),
+              testing::ContainsRegex("tokens = 100000000 x hidden = 65536 on [0-9]+ ranks takes "
+                                     "about [0-9]+ MiB and [0-9]+ MiB are available"));
   EXPECT_THAT(text_with([](auto& o) { o.strategy = "pigeons"; }), HasSubstr("pigeons"));
   BenchExchangeOptions pinned = small();
   pinned.strategy = "nccl";

@@ -324,6 +324,26 @@ TEST_F(Broken, TruncatedWeights) {
   expect_all_refuse({"model.safetensors"});
 }
 
+// A call that memory does not hold is refused with both sizes, in every command alike.
+TEST(Memory, IsOneRuleOfAllCommands) {
+  for (const std::vector<std::string>& call : std::vector<std::vector<std::string>>{
+           {"bench", "exchange", "--hidden", "65536", "--tokens", "1000000"},
+           {"bench", "allreduce", "--hidden", "65536", "--tokens", "1000000"}})
+    expect_refused(call, 2, {" x hidden = 65536 on ", " MiB are available; ask for fewer tokens"});
+}
+
+TEST(Memory, ThatTheSystemRefusesIsBadInputToo) {
+  test::Start start;
+  start.launcher = {"sh", "-c", "ulimit -v 300000; exec \"$@\"", "sh"};
+  start.args = {"--version"};
+  if (run_command(start).status != 0) GTEST_SKIP() << "a sanitizer maps more than that";
+  start.args = {"verify", data("mixtral"), "--tokens", "1048576", "--threads", "1"};
+  const Finished done = run_command(start);
+  EXPECT_EQ(done.status, 2);
+  EXPECT_THAT(done.err, testing::ContainsRegex("memory is exhausted: the system refused more, and "
+                                               "[0-9]+ MiB were available"));
+}
+
 TEST_F(Broken, EmptyWeights) {
   fs::resize_file(path("model.safetensors"), 0);
   expect_all_refuse({"model.safetensors", "0 bytes"});

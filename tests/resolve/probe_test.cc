@@ -12,8 +12,10 @@
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/leaves/registry.h"
+#include "switchyard/resolve/caches.h"
 #include "switchyard/resolve/resolver.h"
 #include "switchyard/resolve/warnings.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/selection_cases.h"
 
 namespace switchyard::resolve {
@@ -380,8 +382,8 @@ TEST_F(Switches, WarningsReachTheReport) {
 bool reads_machine(std::string_view text) {
   for (std::string_view call :
        {"getenv(", "char** environ", "= environ;", "environ[", "<cpuid.h>", "__get_cpuid",
-        "__builtin_cpu_", "xgetbv", "\"/proc/", "sched_getaffinity", "hardware_concurrency",
-        "_SC_NPROCESSORS", "get_nprocs", "arch_prctl", "cudaGetDeviceCount",
+        "__builtin_cpu_", "xgetbv", "\"/proc/", "\"/sys/", "sched_getaffinity",
+        "hardware_concurrency", "_SC_NPROCESSORS", "get_nprocs", "arch_prctl", "cudaGetDeviceCount",
         "cudaGetDeviceProperties", "cudaDeviceGetAttribute"})
     if (text.find(call) != std::string_view::npos) return true;
   return false;
@@ -398,6 +400,37 @@ std::set<std::string> readers_under(const std::filesystem::path& root) {
       out.insert(std::filesystem::relative(entry.path(), root).string());
   }
   return out;
+}
+
+// Two processors share a cache, the third has one of its own; the sizes are the kernel's words.
+TEST(LastLevel, EachCacheIsCountedOnce) {
+  const test::TempDir dir;
+  const auto write = [&](const std::string& index, const char* level, const char* type,
+                         const char* size, const char* cpus) {
+    std::filesystem::create_directories(dir.path() + "/" + index);
+    dir.write(index + "/level", level);
+    dir.write(index + "/type", type);
+    dir.write(index + "/size", size);
+    dir.write(index + "/shared_cpu_list", cpus);
+  };
+  for (const std::string& cpu : {std::string("cpu0"), std::string("cpu1"), std::string("cpu9")}) {
+    const std::string own = cpu.substr(3) + "\n", last = cpu == "cpu9" ? "8-11,40\n" : "0-1\n";
+    write(cpu + "/cache/index0", "1\n", "Data\n", "48K\n", own.c_str());
+    write(cpu + "/cache/index1", "1\n", "Instruction\n", "32K\n", own.c_str());
+    write(cpu + "/cache/index2", "2\n", "Unified\n", "1024K\n", own.c_str());
+    write(cpu + "/cache/index3", "3\n", "Unified\n", "32768K\n", last.c_str());
+  }
+  const std::int64_t mib = std::int64_t(1) << 20;
+  EXPECT_EQ(last_level_bytes(dir.path(), {0}), 32 * mib);
+  EXPECT_EQ(last_level_bytes(dir.path(), {0, 1}), 32 * mib);
+  EXPECT_EQ(last_level_bytes(dir.path(), {0, 1, 9, 10, 40}), 64 * mib) << "10 and 40 are 9's";
+  EXPECT_EQ(last_level_bytes(dir.path(), {0, 5}), 0) << "nothing is known of 5";
+  EXPECT_EQ(last_level_bytes(dir.path() + "/absent", {0}), 0);
+  EXPECT_EQ(last_level_bytes(dir.path(), {}), 0);
+  dir.write("cpu0/cache/index3/size", "many");
+  EXPECT_EQ(last_level_bytes(dir.path(), {0}), 0);
+  dir.write("cpu0/cache/index3/level", "");  // the second one is then the last
+  EXPECT_EQ(last_level_bytes(dir.path(), {0}), mib);
 }
 
 // A launch of the fused all-reduce asks the GPU that it runs on how many blocks fit: that cuts

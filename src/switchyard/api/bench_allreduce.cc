@@ -6,6 +6,7 @@
 
 #include "switchyard/api/allreduce_traffic.h"
 #include "switchyard/api/bench_allreduce_device.h"
+#include "switchyard/api/call_memory.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/api/rank_run.h"
@@ -296,12 +297,8 @@ namespace {
 
 /// Errors: UsageError for a row that this host has no memory for.
 void check_memory(const BenchAllReduceOptions& o) {
-  const double limit = double(environment().memory_bytes);
   for (std::int64_t tokens : o.tokens)
-    require(bench_allreduce_bytes(o, tokens) <= limit, "tokens = ", tokens,
-            " x hidden = ", o.hidden, " on ", o.ranks, " ranks takes about ",
-            std::int64_t(bench_allreduce_bytes(o, tokens) * 0x1p-20), " MiB and ",
-            std::int64_t(limit * 0x1p-20), " MiB are available; ask for fewer tokens");
+    api::CallMemory{bench_allreduce_bytes(o, tokens), tokens, o.hidden, o.ranks}.check();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "switchyard/api/bench_session.h"
+#include "switchyard/api/call_memory.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/api/time_summary.h"
@@ -215,6 +216,26 @@ std::vector<const comm::Strategy*> to_time(const BenchExchangeOptions& o, BenchE
   return strategies;
 }
 
+api::TrafficSpec spec_of(const BenchExchangeOptions& o, std::int64_t tokens) {
+  api::TrafficSpec spec{.shape = {.ep = o.ranks,
+                                  .slots = o.experts,
+                                  .top_k = o.top_k,
+                                  .capacity = tokens,
+                                  .hidden = o.hidden},
+                        .payload = o.payload,
+                        .pattern = o.pattern,
+                        .wire = comm::to_wire(o.combine, Dtype::kBf16),
+                        .seed = o.seed};
+  api::fit_shape(spec);
+  return spec;
+}
+
+/// Errors:  UsageError for tokens that this host has no memory for.
+void check_memory(const BenchExchangeOptions& o) {
+  for (std::int64_t tokens : o.tokens)
+    api::CallMemory{bench_exchange_bytes(o, tokens), tokens, o.hidden, o.ranks}.check();
+}
+
 void check(const BenchExchangeOptions& o) {
   require(o.ranks >= 2 && o.ranks <= comm::kMaxGroupRanks, "bench exchange: ranks = ", o.ranks,
           " is outside 2..", comm::kMaxGroupRanks, "; an exchange joins two or more");
@@ -236,11 +257,21 @@ void check(const BenchExchangeOptions& o) {
 
 const ExchangeRules& exchange_rules() { return kRules; }
 
+double bench_exchange_bytes(const BenchExchangeOptions& o, std::int64_t tokens) {
+  const comm::ExchangeShape s = spec_of(o, tokens).shape;
+  const double row = double(s.row_bytes + s.scale_bytes);
+  const double given = row + double(o.hidden) * 4;  // the rows that are sent, the sums
+  // A token is sent to k ranks at most, and its place is kept for all that may come.
+  const double held = double(std::min(o.ranks, o.top_k)) * (row + double(s.share_bytes));
+  return double(o.ranks) * double(tokens) * (given + held);
+}
+
 BenchExchangeResult bench_exchange(const BenchExchangeOptions& o) {
   check(o);
   BenchExchangeResult out;
   const Deployment deployment = deployment_of(o);
   const std::vector<const comm::Strategy*> strategies = to_time(o, out, deployment);
+  check_memory(o);
   ThreadPool pool(std::clamp(deployment.env.num_cpus, 1, 1024));
   out.cpus = pool.size();
   out.copy_bytes = std::min(o.most_copied, std::int64_t(roof_stream_bytes(deployment.env)));
@@ -249,16 +280,7 @@ BenchExchangeResult bench_exchange(const BenchExchangeOptions& o) {
   for (std::int64_t tokens : o.tokens)
     for (const comm::Strategy* strategy : strategies) {
       if (o.progress) o.progress(cat(strategy->name, " of ", tokens, " tokens"));
-      api::TrafficSpec spec{.shape = {.ep = o.ranks,
-                                      .slots = o.experts,
-                                      .top_k = o.top_k,
-                                      .capacity = tokens,
-                                      .hidden = o.hidden},
-                            .payload = o.payload,
-                            .pattern = o.pattern,
-                            .wire = comm::to_wire(o.combine, Dtype::kBf16),
-                            .seed = o.seed};
-      api::fit_shape(spec);
+      const api::TrafficSpec spec = spec_of(o, tokens);
       Run run{.strategy = strategy, .spec = &spec, .seconds = o.seconds};
       try {
         run_ranks(run, int(o.ranks), comm::deadlines_of(deployment.env));

@@ -73,6 +73,11 @@ struct ExchangeRules {
 /// The rules of bench_exchange().
 const ExchangeRules& exchange_rules();
 
+/// About what a row of `tokens` takes, of all ranks together, and no more than any strategy does.
+///
+/// Units:   bytes.
+double bench_exchange_bytes(const BenchExchangeOptions& options, std::int64_t tokens);
+
 /// Times dispatch and combine of the exchange strategies between threads of this process, and holds
 /// what comes back against the contract reference.
 /// Errors: UsageError, one line; CannotServe when no strategy, or not the pinned one, can serve.

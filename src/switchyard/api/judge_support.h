@@ -15,7 +15,7 @@ namespace switchyard {
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
                                       std::optional<std::int64_t> layer);
 
-/// Seeded N(0, 1) tokens, exact in bf16.
+/// Seeded N(0, 1) tokens, exact in bf16. Errors: UsageError for more than the host's memory holds.
 ///
 /// Shapes:  [tokens, hidden].
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed);

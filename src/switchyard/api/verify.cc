@@ -2,6 +2,7 @@
 #include <optional>
 #include <span>
 
+#include "switchyard/api/call_memory.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_builder.h"
@@ -215,6 +216,9 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
 }
 
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {
+  // In fp32, and as the layer reads and writes them.
+  constexpr double kLeastBytes = 4 + 2 + 2;
+  api::CallMemory{kLeastBytes * double(tokens) * double(hidden), tokens, hidden}.check();
   const Random random(seed, 5);
   std::vector<float> x(std::size_t(tokens * hidden));
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = bf16_to_float(float_to_bf16(random.normal(i)));

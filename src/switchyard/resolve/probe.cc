@@ -14,6 +14,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/version.h"
 #include "switchyard/comm/mpi_group.h"
+#include "switchyard/resolve/caches.h"
 #include "switchyard/resolve/warnings.h"
 
 #if defined(__x86_64__)
@@ -143,7 +144,12 @@ std::string machine_cpu_model() {
   return "";
 }
 
-std::int64_t machine_l3() { return std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)); }
+/// The C library derives a size from the CPU's own answers, which a virtual machine may not fit;
+/// the kernel's folder says which processors share a cache.
+std::int64_t machine_l3() {
+  const std::int64_t bytes = last_level_bytes("/sys/devices/system/cpu", usable_cpus());
+  return bytes > 0 ? bytes : std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE));
+}
 
 class Collector {
  public:

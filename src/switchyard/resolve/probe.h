@@ -21,7 +21,7 @@ struct MachineFacts {
   std::function<std::int64_t()> memory_bytes;  // available now
   std::function<int()> num_cpus;               // that this process may use
   std::function<std::string()> cpu_model;      // as the system names it
-  std::function<std::int64_t()> l3_bytes;      // of one last-level cache; 0 when there is none
+  std::function<std::int64_t()> l3_bytes;      // of the last-level caches of those; 0: unknown
   std::function<GpuFacts()> gpus;
   std::vector<std::pair<std::string, std::function<bool()>>>
       deps;  // beside cuda, which `gpus` tells
