@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "switchyard/base/check.h"
+#include "switchyard/comm/agreement.h"
 #include "switchyard/comm/posix_memory.h"
 #include "switchyard/comm/symmetric_memory.h"
 #include "tests/comm/thread_ranks.h"
@@ -94,6 +95,20 @@ TEST(Guarded, EveryRankLearnsOfEveryFailure) {
     }
     guarded(g, "packing", [] {});  // the group is still in step
   }));
+}
+
+// 64 ranks that say one thing say it in one line, and not in 64.
+TEST(JoinedErrors, SaysEachTextOnce) {
+  std::vector<std::string> all(64, "no memory");
+  EXPECT_EQ(joined_errors(all), "all 64 ranks: no memory");
+  all[3] = "";
+  all[5] = "no disk";
+  EXPECT_TRUE(joined_errors(all).starts_with("ranks 0, 1, 2, 4, 6, 7, "));
+  EXPECT_TRUE(joined_errors(all).ends_with(", 63: no memory; rank 5: no disk"));
+  for (std::size_t r = 0; r < all.size(); ++r) all[r] = cat("trouble of ", r);
+  EXPECT_TRUE(joined_errors(all).ends_with("rank 7: trouble of 7; 56 more ranks fail"));
+  EXPECT_EQ(joined_errors(std::vector<std::string>(3)), "");
+  EXPECT_EQ(joined_errors(std::vector<std::string>{"alone"}), "rank 0: alone");
 }
 
 TEST(Agree, PrintsBothSides) {

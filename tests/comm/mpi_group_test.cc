@@ -67,6 +67,13 @@ TEST_F(MpiGroup, ANewGroupFollowsOneThatGaveUp) {
   again.barrier("test");
 }
 
+TEST_F(MpiGroup, TextsMayDifferInLength) {
+  const std::string mine(std::size_t(session().rank()) * 1000, 'x');
+  const std::vector<std::string> all = session().all_gather(mine, test::long_deadlines().warm_up);
+  ASSERT_EQ(all.size(), std::size_t(session().size()));
+  for (std::size_t r = 0; r < all.size(); ++r) EXPECT_EQ(all[r].size(), r * 1000);
+}
+
 TEST_F(MpiGroup, NoNameIsLeftBehind) {
   Group g = session().form_group(test::long_deadlines());
   const SymmetricMemory memory(g, 4096);
@@ -76,6 +83,24 @@ TEST_F(MpiGroup, NoNameIsLeftBehind) {
       EXPECT_FALSE(entry.path().filename().string().starts_with(cat("switchyard.", pid, ".")))
           << entry.path();
   g.barrier("end");
+}
+
+// The last one: behind it the session serves nobody.
+TEST_F(MpiGroup, ZOtherCallsAreToldApart) {
+  if (session().size() == 1) GTEST_SKIP() << "needs two processes; start with mpirun";
+  const auto budget = test::long_deadlines().warm_up;
+  try {
+    if (session().rank() == 1) {
+      session().all_gather("mine", budget);
+    } else {
+      session().form_group(test::long_deadlines());
+    }
+    ADD_FAILURE() << "nothing was thrown on rank " << session().rank();
+  } catch (const UsageError& e) {
+    EXPECT_THAT(e.what(),
+                testing::HasSubstr("rank 0 is in group formation, rank 1 in exchange of texts"));
+  }
+  EXPECT_THROW(session().all_gather("mine", budget), PeerError);
 }
 
 }  // namespace

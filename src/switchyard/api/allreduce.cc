@@ -22,8 +22,7 @@ comm::Deadlines deadlines() { return comm::deadlines_of(environment()); }
 comm::Group group_of(Processes& processes, const AllReduceTeam& team) {
   require(processes.size() == team.ranks, "ranks = ", team.ranks, " of ", processes.size(),
           processes.size() == 1 ? " process" : " processes", "; each process is a rank");
-  if (processes.session() != nullptr) return processes.session()->form_group(deadlines());
-  return std::move(comm::make_thread_groups(1, deadlines())[0]);
+  return processes.form_group();
 }
 
 }  // namespace

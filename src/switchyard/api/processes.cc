@@ -2,9 +2,11 @@
 #include "switchyard/api/processes.h"
 
 #include <exception>
+#include <string_view>
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/text.h"
+#include "switchyard/comm/agreement.h"
 #include "switchyard/comm/mpi_group.h"
 #include "switchyard/resolve/probe.h"
 
@@ -22,32 +24,72 @@ Processes::Processes() {
 
 Processes::~Processes() = default;
 
-/// What a process brings to a meeting: whether it is its last one, and how it fares.
+namespace {
+
+constexpr std::string_view kStep = "a common step", kAgreement = "the comparison of what is run",
+                           kFormation = "the formation of a group", kEnd = "the end";
+
+/// How long the others are waited for. A process whose switches cannot be read has that to tell
+/// them, and so needs a budget all the same.
+std::chrono::milliseconds budget() {
+  try {
+    return comm::deadlines_of(resolve::environment()).warm_up;
+  } catch (const Error&) {
+    return comm::Deadlines().warm_up;
+  }
+}
+
+}  // namespace
+
+/// What a process brings to a meeting: where it is, how it fares, and what is to be compared.
 struct Processes::Meeting {
-  bool last = false;
+  std::string_view place = kStep;
   Ending ending;
+  std::string values;
+
+  std::string sent() const {
+    return cat(place, '\n', ending.status, ' ', ending.text.size(), ' ', ending.text, values);
+  }
+  static Meeting of(const std::string& text) {
+    Meeting out;
+    for (std::string_view place : {kStep, kAgreement, kFormation, kEnd})
+      if (text.starts_with(cat(place, '\n'))) out.place = place;
+    const std::size_t status = text.find('\n') + 1, length = text.find(' ', status) + 1,
+                      told = text.find(' ', length) + 1;
+    ensure(status != 0 && length != 0 && told != 0, "a meeting of processes: a text lacks parts");
+    const std::size_t size = std::stoul(text.substr(length));
+    out.ending = {std::stoi(text.substr(status)), text.substr(told, size), out.place == kEnd};
+    out.values = text.substr(told + size);
+    return out;
+  }
 };
 
 std::vector<Processes::Meeting> Processes::meet(const Meeting& mine) {
   if (!session_) return {mine};
-  const std::string text = cat(mine.last ? 1 : 0, ' ', mine.ending.status, ' ', mine.ending.text);
   std::vector<Meeting> out;
-  for (const std::string& theirs :
-       session_->all_gather(text, comm::deadlines_of(resolve::environment()).warm_up)) {
-    const std::size_t behind = theirs.find(' ', 2);
-    ensure(behind != std::string::npos, "a meeting of processes: a text without its parts");
-    out.push_back(
-        {theirs[0] == '1', {std::stoi(theirs.substr(2, behind - 2)), theirs.substr(behind + 1)}});
-    left_ |= out.back().last;
+  for (const std::string& theirs : session_->all_gather(mine.sent(), budget())) {
+    out.push_back(Meeting::of(theirs));
+    left_ |= out.back().ending.ended;
   }
   return out;
+}
+
+/// A meeting of processes that go on behind it, all from the same place.
+std::vector<Processes::Meeting> Processes::meet_here(const Meeting& mine) {
+  std::vector<Meeting> all = meet(mine);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const Meeting& m = all[r];
+    require(m.ending.text.empty(), "rank ", r, ": ", m.ending.text);
+    require(m.place == mine.place, "rank ", r, " is at ", m.place, " where rank ", rank_, " is at ",
+            mine.place, "; start all processes with the same words");
+  }
+  return all;
 }
 
 std::vector<Processes::Ending> Processes::end(const Ending& mine) {
   if (left_) return {mine};
   std::vector<Ending> out;
-  for (Meeting& m : meet({.last = true, .ending = mine}))
-    out.push_back(m.last ? std::move(m.ending) : Ending());
+  for (Meeting& m : meet({kEnd, mine, ""})) out.push_back(std::move(m.ending));
   return out;
 }
 
@@ -58,14 +100,28 @@ void Processes::settle(const std::exception_ptr& failure) {
   } catch (const std::exception& e) {
     mine.ending.text = *e.what() != 0 ? e.what() : "failed without a text";
   }
-  const std::vector<Meeting> all = meet(mine);
-  if (failure) std::rethrow_exception(failure);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    const std::string& text = all[r].ending.text;
-    require(text.empty(), "rank ", r, ": ", text);
-    require(!all[r].last, "rank ", r, " has ended where rank ", rank_,
-            " goes on; start all processes with the same words");
+  if (!failure) {
+    meet_here(mine);
+    return;
   }
+  meet(mine);
+  std::rethrow_exception(failure);
+}
+
+void Processes::agree(const std::vector<Agreed>& mine) {
+  std::vector<comm::Agreed> values;
+  for (const Agreed& v : mine) values.push_back({v.name, v.value});
+  std::vector<std::string> texts;
+  for (Meeting& m : meet_here({kAgreement, {}, comm::agreed_text(values)}))
+    texts.push_back(std::move(m.values));
+  comm::compare_agreed(texts, kAgreement);
+}
+
+comm::Group Processes::form_group() {
+  const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
+  if (!session_) return std::move(comm::make_thread_groups(1, deadlines)[0]);
+  meet_here({kFormation, {}, ""});  // nobody comes late, or not at all
+  return session_->form_group(deadlines);
 }
 
 }  // namespace switchyard

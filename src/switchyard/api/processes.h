@@ -11,8 +11,9 @@
 namespace switchyard {
 
 namespace comm {
+class Group;
 class MpiSession;
-}
+}  // namespace comm
 
 /// This process's number among those that a launcher such as mpirun started together; 0 alone.
 /// Joins nothing.
@@ -39,9 +40,11 @@ class Processes {
   struct Ending {
     int status = 0;
     std::string text;
+    bool ended = true;  // false: it is still at work, in a call of its own
   };
   /// The last meeting: every process's ending, in rank order. A process may come here while others
-  /// still are in together(): those throw its text there, come here alone, and are 0 in its list.
+  /// still are in another call: those throw its text there, come here alone, and get their own
+  /// ending only; in its list they have not ended.
   /// Errors: DeviceError when one does not come in time.
   std::vector<Ending> end(const Ending& mine);
   /// Runs `work`, which may fail on some processes only: then all throw, the others a UsageError
@@ -56,6 +59,16 @@ class Processes {
     }
     settle(failure);
   }
+  /// A named value that must be the same in all processes.
+  struct Agreed {
+    std::string name, value;
+  };
+  /// Compares the processes' values in their order.
+  /// Errors: UsageError on all, with both sides, when a name or value differs.
+  void agree(const std::vector<Agreed>& mine);
+  /// Forms a group of all; alone a group of one.
+  /// Errors: as MpiSession::form_group(), and the text of a process that has failed instead.
+  comm::Group form_group();
   /// The session, for the library's own use; null alone.
   comm::MpiSession* session() { return session_.get(); }
 
@@ -63,6 +76,7 @@ class Processes {
   struct Meeting;
   void settle(const std::exception_ptr& failure);
   std::vector<Meeting> meet(const Meeting& mine);
+  std::vector<Meeting> meet_here(const Meeting& mine);
   std::unique_ptr<comm::MpiSession> session_;
   int rank_ = 0, size_ = 1;
   bool left_ = false;  // some process has ended: there is nobody to meet

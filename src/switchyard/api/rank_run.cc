@@ -326,11 +326,11 @@ RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
 }
 
 void RankTeam::each(const std::function<void(comm::Group&)>& work) {
-  const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
   if (processes()) {
-    comm::Group group = processes_->session()->form_group(deadlines);
+    comm::Group group = processes_->form_group();
     return comm::or_abort(group, [&] { work(group); });
   }
+  const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
   std::vector<comm::Group> groups = comm::make_thread_groups(int(ranks_), deadlines);
   comm::run_on_threads(groups, work);
 }

@@ -9,6 +9,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
+#include "switchyard/comm/agreement.h"
 #include "switchyard/comm/control_block.h"
 
 namespace switchyard::comm {
@@ -173,11 +174,7 @@ bool Group::vote(bool yes, std::string_view phase) {
 }
 
 void Group::settle(std::string_view error, std::string_view phase) {
-  std::vector<std::string> all = all_gather(error, phase);
-  std::string text;
-  for (int r = 0; r < size_; ++r)
-    if (const std::string& e = all[std::size_t(r)]; !e.empty())
-      text += cat(text.empty() ? "" : "; ", "rank ", r, ": ", e);
+  const std::string text = joined_errors(all_gather(error, phase));
   require(text.empty(), phase, " failed: ", text);
 }
 
@@ -267,48 +264,8 @@ std::vector<Group> make_thread_groups(int ranks, const Deadlines& deadlines) {
   return out;
 }
 
-namespace {
-
-// One line per value: name, tab, value.
-std::string encode(std::span<const Agreed> values) {
-  std::string out;
-  for (const Agreed& v : values) out += cat(v.name, "\t", v.value, "\n");
-  return out;
-}
-
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> out;
-  while (!text.empty()) {
-    std::size_t end = text.find('\n');
-    out.push_back(text.substr(0, end));
-    text.remove_prefix(end + 1);
-  }
-  return out;
-}
-
-}  // namespace
-
 void agree(Group& group, std::span<const Agreed> mine, std::string_view phase) {
-  for (const Agreed& v : mine)
-    ensure(cat(v.name, v.value).find_first_of("\t\n") == std::string::npos,
-           "an agreed value holds a tab or a line end: ", v.name);
-  std::vector<std::string> all = group.all_gather(encode(mine), phase);
-  // Every rank judges the same texts, against rank 0's, and comes to the same end.
-  std::vector<std::string_view> first = lines_of(all[0]);
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    std::vector<std::string_view> other = lines_of(all[r]);
-    require(first.size() == other.size(), phase, ": rank 0 compares ", first.size(),
-            " values, rank ", r, " ", other.size(), "; run the same build with the same arguments");
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      if (first[i] == other[i]) continue;
-      auto shown = [](std::string_view line) {
-        std::size_t tab = line.find('\t');
-        return cat(line.substr(0, tab), " = '", line.substr(tab + 1), "'");
-      };
-      throw UsageError(cat(phase, ": the ranks differ: rank 0 has ", shown(first[i]), ", rank ", r,
-                           " has ", shown(other[i]), "; start all ranks alike"));
-    }
-  }
+  compare_agreed(group.all_gather(agreed_text(mine), phase), phase);
 }
 
 }  // namespace switchyard::comm

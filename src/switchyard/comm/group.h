@@ -58,8 +58,9 @@ class Group {
   std::vector<std::string> all_gather(std::string_view mine, std::string_view phase);
   /// Whether every rank says yes.
   bool vote(bool yes, std::string_view phase);
-  /// Throws on every rank when any rank passes a nonempty `error`, with the text of each that did.
-  /// Errors: UsageError.
+  /// Throws on every rank when any rank passes a nonempty `error`, with the texts of those that
+  /// did: what several say stands there once, and of many different ones the first. Errors:
+  /// UsageError.
   void settle(std::string_view error, std::string_view phase);
   /// Zeroed memory of `bytes` bytes, page-aligned, that all ranks share.
   /// Errors: UsageError on every rank when sizes differ or the system refuses them.

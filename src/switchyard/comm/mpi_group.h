@@ -18,8 +18,9 @@ bool has_mpi();
 /// that started it. MPI only brings the processes together; a formed group waits in shared memory,
 /// where every wait has a deadline. A wait for the other processes that ran out leaves MPI in the
 /// middle of an operation: the session serves no further call, and does not end MPI, which would
-/// wait for them without end. Its calls are for one thread at a time; for the main thread where the
-/// process started MPI with less than MPI_THREAD_SERIALIZED.
+/// wait for them without end. Processes that meet in different calls are told so, each of them, and
+/// are served no further call either. Its calls are for one thread at a time; for the main thread
+/// where the process started MPI with less than MPI_THREAD_SERIALIZED.
 class MpiSession {
  public:
   /// Errors: UsageError when MPI is not built in, DeviceError when it does not start.
@@ -33,12 +34,14 @@ class MpiSession {
   /// Processes that were started together.
   int size() const { return size_; }
   /// Forms a group of all of them; again after an abort too. Collective.
-  /// Errors: UsageError when they run on several hosts, or a system call refuses the memory;
+  /// Errors: UsageError when they run on several hosts, some are in another call, or a system call
+  ///         refuses the memory;
   ///         PeerError when some rank does not come in time, or did not in an earlier call.
   Group form_group(const Deadlines& deadlines);
   /// Every process's `mine`, in rank order; needs no group, so that it can tell of one's end.
-  /// Collective. Errors: UsageError on all when the texts exceed 2 GiB together; PeerError when a
-  ///         process does not come within `budget`, or did not in an earlier call.
+  /// Collective. Errors: UsageError on all when the texts exceed 2 GiB together or some are in
+  ///         another call; PeerError when a process does not come within `budget`, or did not in an
+  ///         earlier call.
   std::vector<std::string> all_gather(std::string_view mine, std::chrono::milliseconds budget);
   /// all = the sum of every process's `mine`, by MPI_Allreduce: what a benchmark holds the fused
   /// all-reduce against. MPI knows no deadline here, so let the processes meet in a group first.
@@ -46,6 +49,9 @@ class MpiSession {
   void sum(const float* mine, float* all, std::int64_t count);
 
  private:
+  std::vector<std::string> gather(std::string_view call, std::string_view mine,
+                                  std::chrono::milliseconds budget);
+  void without_calls(std::vector<std::string>& texts);
   int rank_ = 0, size_ = 1;
   bool ours_ = false, broken_ = false;
 };

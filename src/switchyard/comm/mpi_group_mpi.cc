@@ -3,40 +3,39 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
 
 #include "switchyard/base/check.h"
+#include "switchyard/comm/agreement.h"
 #include "switchyard/comm/mpi_group.h"
 #include "switchyard/comm/posix_memory.h"
 
 namespace switchyard::comm {
 namespace {
 
-constexpr std::size_t kText = 256;
+constexpr std::string_view kFormation = "group formation", kTexts = "exchange of texts";
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
 
 /// What every process tells the others: its host, and rank 0 the memory's name or its trouble.
 struct Hello {
-  char host[kText] = {};
-  char memory[kText] = {};
-  char error[kText] = {};
-};
+  std::string host, memory, error;
 
-void set(char (&to)[kText], std::string_view text) {
-  std::memcpy(to, text.data(), std::min(text.size(), kText - 1));
-}
+  std::string text() const { return cat(host, '\n', memory, '\n', error); }
+  static Hello of(const std::string& text) {
+    const std::size_t host = text.find('\n'), memory = text.find('\n', host + 1);
+    ensure(memory != std::string::npos, "a greeting of a process without its parts");
+    return {text.substr(0, host), text.substr(host + 1, memory - host - 1),
+            text.substr(memory + 1)};
+  }
+};
 
 /// A collective that is under way, and all that MPI reads and writes meanwhile.
-struct Gathering {
-  MPI_Request request;
-  Hello mine;
-  std::vector<Hello> all;
-};
-struct Voting {
-  MPI_Request request;
-  int mine = 0, all = 0;
-};
 struct GatheringLengths {
   MPI_Request request;
   std::int64_t mine = 0;
@@ -53,7 +52,7 @@ struct GatheringTexts {
 /// may still write there, and `broken` is set.
 template <class Collective>
 void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget, int rank,
-            const char* phase, bool& broken) {
+            std::string_view phase, bool& broken) {
   constexpr useconds_t kPoll = 200;
   const auto start = std::chrono::steady_clock::now();
   for (int done = 0; done == 0;) {
@@ -66,7 +65,7 @@ void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget,
       broken = true;
       throw PeerError(cat("rank ", rank, " waited ", s, " s for the other processes in ", phase,
                           "; see whether they run, and start all again"),
-                      {rank, -1, phase, s});
+                      {rank, -1, std::string(phase), s});
     }
     usleep(kPoll);
   }
@@ -74,11 +73,12 @@ void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget,
 
 /// Errors: PeerError when MPI stands in the middle of a collective; UsageError on a thread that MPI
 /// does not serve.
-void check_usable(bool broken, int rank, const char* phase) {
+void check_usable(bool broken, int rank, std::string_view phase) {
   if (broken)
     throw PeerError(cat("rank ", rank, " cannot use MPI in ", phase,
-                        ": the other processes did not come to an earlier call; start all again"),
-                    {rank, -1, phase, 0});
+                        ": the other processes did not come to an earlier call, or came to "
+                        "another; start all again"),
+                    {rank, -1, std::string(phase), 0});
   int level = 0, is_main = 0;
   MPI_Query_thread(&level);
   MPI_Is_thread_main(&is_main);
@@ -113,31 +113,24 @@ MpiSession::~MpiSession() {
 }
 
 Group MpiSession::form_group(const Deadlines& deadlines) {
-  constexpr const char* kPhase = "group formation";
-  check_usable(broken_, rank_, kPhase);
-  auto hellos = std::make_unique<Gathering>();
-  Hello& mine = hellos->mine;
-  gethostname(mine.host, kText - 1);
+  Hello mine{host_name(), "", ""};
   PosixMemory memory;
   if (rank_ == 0) {
     try {
       memory = PosixMemory::create(Group::control_bytes(size_));
       Group::init_control(memory.mapped().bytes, size_);
-      set(mine.memory, memory.name());
+      mine.memory = memory.name();
     } catch (const Error& e) {
-      set(mine.error, e.what());
+      mine.error = e.what();
     }
   }
-  hellos->all.resize(std::size_t(size_));
-  MPI_Iallgather(&mine, sizeof(Hello), MPI_BYTE, hellos->all.data(), sizeof(Hello), MPI_BYTE,
-                 MPI_COMM_WORLD, &hellos->request);
-  finish(hellos, deadlines.warm_up, rank_, kPhase, broken_);
-  const std::vector<Hello>& all = hellos->all;
-  require(all[0].error[0] == 0, kPhase, " failed: rank 0: ", all[0].error);
-  for (int r = 1; r < size_; ++r)
-    require(std::strcmp(all[0].host, all[std::size_t(r)].host) == 0, "rank 0 runs on ", all[0].host,
-            ", rank ", r, " on ", all[std::size_t(r)].host,
-            "; ranks of a group share the memory of one host");
+  std::vector<Hello> all;
+  for (const std::string& text : gather(kFormation, mine.text(), deadlines.warm_up))
+    all.push_back(Hello::of(text));
+  require(all[0].error.empty(), kFormation, " failed: rank 0: ", all[0].error);
+  for (std::size_t r = 1; r < all.size(); ++r)
+    require(all[0].host == all[r].host, "rank 0 runs on ", all[0].host, ", rank ", r, " on ",
+            all[r].host, "; ranks of a group share the memory of one host");
   std::string error;
   if (rank_ != 0) {
     try {
@@ -146,47 +139,60 @@ Group MpiSession::form_group(const Deadlines& deadlines) {
       error = e.what();
     }
   }
-  auto votes = std::make_unique<Voting>();
-  votes->mine = error.empty() ? 1 : 0;
-  MPI_Iallreduce(&votes->mine, &votes->all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &votes->request);
-  finish(votes, deadlines.warm_up, rank_, kPhase, broken_);
+  const std::string trouble = joined_errors(gather(kFormation, error, deadlines.warm_up));
   memory.unlink();
-  require(votes->all != 0, kPhase,
-          " failed: ", error.empty() ? std::string("another rank cannot map the memory") : error);
+  require(trouble.empty(), kFormation, " failed: ", trouble);
   return {rank_, size_, deadlines, memory.mapped(), make_process_transport()};
 }
 
 std::vector<std::string> MpiSession::all_gather(std::string_view mine,
                                                 std::chrono::milliseconds budget) {
-  constexpr const char* kPhase = "exchange of texts";
-  check_usable(broken_, rank_, kPhase);
+  return gather(kTexts, mine, budget);
+}
+
+std::vector<std::string> MpiSession::gather(std::string_view call, std::string_view mine,
+                                            std::chrono::milliseconds budget) {
+  check_usable(broken_, rank_, call);
   const std::size_t ranks = std::size_t(size_);
   auto lengths = std::make_unique<GatheringLengths>();
-  lengths->mine = std::int64_t(mine.size());
+  auto texts = std::make_unique<GatheringTexts>();
+  texts->mine = cat(call, '\n', mine);
+  lengths->mine = std::int64_t(texts->mine.size());
   lengths->all.resize(ranks);
   MPI_Iallgather(&lengths->mine, 1, MPI_INT64_T, lengths->all.data(), 1, MPI_INT64_T,
                  MPI_COMM_WORLD, &lengths->request);
-  finish(lengths, budget, rank_, kPhase, broken_);
-  auto texts = std::make_unique<GatheringTexts>();
-  texts->mine = mine;
+  finish(lengths, budget, rank_, call, broken_);
   std::int64_t total = 0;
   for (std::int64_t length : lengths->all) {
     texts->starts.push_back(int(total));
     texts->lengths.push_back(int(length));
     total += length;
-    require(total <= std::numeric_limits<int>::max(), kPhase, ": the texts of the ranks take ",
-            total, " bytes together, more than the ", std::numeric_limits<int>::max(),
+    require(total <= std::numeric_limits<int>::max(), call, ": the texts of the ranks take ", total,
+            " bytes together, more than the ", std::numeric_limits<int>::max(),
             " of one exchange; send less");
   }
   texts->all.resize(std::size_t(total));
   MPI_Iallgatherv(texts->mine.data(), texts->lengths[std::size_t(rank_)], MPI_CHAR,
                   texts->all.data(), texts->lengths.data(), texts->starts.data(), MPI_CHAR,
                   MPI_COMM_WORLD, &texts->request);
-  finish(texts, budget, rank_, kPhase, broken_);
+  finish(texts, budget, rank_, call, broken_);
   std::vector<std::string> out;
   for (std::size_t r = 0; r < ranks; ++r)
     out.push_back(texts->all.substr(std::size_t(texts->starts[r]), std::size_t(texts->lengths[r])));
+  without_calls(out);
   return out;
+}
+
+// Processes in different calls would wait for each other in the next one, so there is none.
+void MpiSession::without_calls(std::vector<std::string>& texts) {
+  const std::string first = texts[0].substr(0, texts[0].find('\n'));
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    const std::size_t end = texts[r].find('\n');
+    broken_ = texts[r].compare(0, end, first) != 0;
+    require(!broken_, "rank 0 is in ", first, ", rank ", r, " in ", texts[r].substr(0, end),
+            "; the processes must make the same calls in the same order, start all alike");
+    texts[r].erase(0, end + 1);
+  }
 }
 
 void MpiSession::sum(const float* mine, float* all, std::int64_t count) {
