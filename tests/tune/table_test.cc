@@ -309,6 +309,18 @@ TEST(ShippedTable, SaysWhetherItIsUsed) {
             "build has ba9876543210");
 }
 
+TEST(ShippedTable, IsStaleWhereOnlyOtherKernelsWereMeasured) {
+  const ShippedRow rows[] = {made_row(8)};
+  const ShippedRows all[] = {{"gpu a", "0123456789ab", "0.1.0+a", rows},
+                             {"gpu a", "ba9876543210", "0.1.0+b", rows},
+                             {"gpu b", "0123456789ab", "0.1.0+a", {}}};
+  EXPECT_EQ(stale_shipped(all, "gpu a", "0123456789ab"), "");
+  EXPECT_EQ(stale_shipped(all, "gpu a", "ba9876543210"), "");
+  EXPECT_THAT(stale_shipped(all, "gpu a", "another"), HasSubstr("gpu a are not used"));
+  EXPECT_EQ(stale_shipped(all, "gpu b", "another"), "") << "nothing ships for it";
+  EXPECT_EQ(stale_shipped(all, "another", "another"), "");
+}
+
 // ---- keys ----
 
 /// The fields in which two keys differ.
@@ -459,6 +471,26 @@ TEST(Tape, AReplayThatDoesNotFitIsAnErrorAndTheNextForwardIsGood) {
   EXPECT_THAT(error(call, empty), HasSubstr("nothing was recorded"));
   EXPECT_THAT(usage_error_of([&] { Tape(calls, {}); }), HasSubstr("0 tactics for 1"));
   EXPECT_EQ(call.run(), want);
+}
+
+// The first call of a forward that failed behind it.
+void call_once(Tape& tape, const layer::Layer& l, std::int64_t tokens) {
+  tape.next(layer::kSharedCall, *l.options().shared_leaf,
+            {&l.shared()->shape, tokens, l.options().pool->size(), l.options().isa});
+}
+
+TEST(Tape, AForwardBehindOneThatFailedBeginsAnew) {
+  const MoeLayer layer = layer_of("nvfp4", 64);
+  Call call(layer.impl(), 9);
+  const std::vector<std::byte> want = call.run();
+  const auto with = [&](Tape& tape) { return call.run([&](ForwardArgs& a) { a.tape = &tape; }); };
+  Tape record;
+  call_once(record, layer.impl(), 9);
+  EXPECT_EQ(with(record), want);
+  ASSERT_EQ(record.calls().size(), 2u) << "those of the forward that ran";
+  Tape replay(record.calls(), combination(record.calls(), 0));
+  call_once(replay, layer.impl(), 9);
+  EXPECT_EQ(with(replay), want);
 }
 
 }  // namespace

@@ -215,6 +215,9 @@ LayerBuilder::Prepared LayerBuilder::prepare(LayerWeights weights, const BuildOp
   options.dtype = weights.problem.dtype;
   options.isa = d.env.isa;
   options.tactics = tuned_choices(d.env, o.tuning);
+  if (d.device == Device::kCuda && o.tuning.empty())
+    if (std::string stale = shipped_notice(d.env); !stale.empty())
+      state.notices.push_back(std::move(stale));
   options.fuse_shared = decide_fusion(weights, d, state.notices);
   options.memory_bytes = d.env.memory_bytes;
   options.progress = o.progress;

@@ -256,6 +256,9 @@ struct Session {
   /// One layer in one format, on one rank.
   void tune(const LayerSource::Entry& entry, const std::string& format) {
     const std::vector<MoeLayer> layers = equal_layers(source.build(entry, format), env);
+    for (const std::string& notice : layers.front().notices())
+      result.notices.push_back(cat("layer ", layers.front().impl().weights().layer, ", ",
+                                   show_format(layers.front().problem().format), ": ", notice));
     for (std::int64_t bucket : buckets_of(o.tokens)) {
       say(cat(show_format(layers.front().problem().format), ", up to ", bucket, " tokens"));
       LayerTuner(layers, o, table).tune(bucket, result.calls);

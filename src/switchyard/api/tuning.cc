@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switchyard/api/tuning.h"
 
+#include "switchyard/base/version.h"
 #include "switchyard/resolve/probe_cuda.h"
+#include "switchyard/tune/shipped.h"
 
 namespace switchyard {
 
@@ -11,6 +13,11 @@ tune::TuningTable table_here(const Environment& env) {
           .machine =
               tune::machine_of(env, env.num_gpus > 0 ? resolve::probe_gpus().name : std::string()),
           .entries = {}};
+}
+
+std::string shipped_notice(const Environment& env) {
+  if (env.num_gpus == 0) return {};
+  return tune::stale_shipped(tune::all_shipped(), resolve::probe_gpus().name, tile_kernels());
 }
 
 std::shared_ptr<const tune::TacticBook> tuned_choices(const Environment& env,

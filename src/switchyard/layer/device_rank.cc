@@ -252,6 +252,7 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
   write_trace(layer, a);
   if (a.tokens == 0) return;
   check_places(layer, a);
+  if (a.tape != nullptr) a.tape->start();
   Arena arena(a.workspace);
   const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
   const float factor = choose(layer, a, parts);

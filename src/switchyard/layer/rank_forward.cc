@@ -240,6 +240,7 @@ void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   check_forward(layer, a);
   write_trace(layer, a);
   tape_ = a.tape, trace_ = a.trace;
+  if (tape_ != nullptr) tape_->start();
   if (a.trace != nullptr) a.trace->leaf = leaf_id();
   Arena arena(a.workspace);
   Scratch scratch = take_scratch(arena);

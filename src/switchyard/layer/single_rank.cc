@@ -249,6 +249,7 @@ void single_rank_forward(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
   write_trace(layer, a);
   if (a.tokens == 0) return;
+  if (a.tape != nullptr) a.tape->start();
   Arena arena(a.workspace);
   Parts parts = take_parts(arena, layer, a.tokens);
   Routed routed{parts.ids, parts.weights, layer.routed().shape.top_k,

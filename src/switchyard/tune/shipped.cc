@@ -62,4 +62,15 @@ std::string shipped_line(const ShippedRows& gpu, std::string_view kernels) {
              kernels);
 }
 
+std::string stale_shipped(std::span<const ShippedRows> all, std::string_view gpu,
+                          std::string_view kernels) {
+  const ShippedRows* stale = nullptr;
+  for (const ShippedRows& rows : all) {
+    if (rows.gpu != gpu || rows.rows.empty()) continue;
+    if (rows.kernels == kernels) return {};
+    stale = &rows;
+  }
+  return stale != nullptr ? shipped_line(*stale, kernels) : std::string();
+}
+
 }  // namespace switchyard::tune

@@ -44,4 +44,9 @@ TuningTable select_shipped(std::span<const ShippedRows> all, const Machine& mach
 /// says it.
 std::string shipped_line(const ShippedRows& gpu, std::string_view kernels);
 
+/// That line for the GPU called `gpu`, where the choices among `all` that were measured there all
+/// are of other kernels; else empty.
+std::string stale_shipped(std::span<const ShippedRows> all, std::string_view gpu,
+                          std::string_view kernels);
+
 }  // namespace switchyard::tune

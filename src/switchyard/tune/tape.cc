@@ -11,6 +11,11 @@ Tape::Tape(std::vector<TunableCall> calls, std::vector<Tactic> tactics)
           calls_.size(), " recorded calls; give one for each");
 }
 
+void Tape::start() {
+  at_ = 0;
+  if (!replays_) calls_.clear();
+}
+
 const Tactic* Tape::next(std::string_view name, const leaves::Leaf& leaf,
                          const ops::FfnCall& call) {
   if (replays_) return replay(name, leaf, call);

@@ -31,6 +31,8 @@ class Tape {
 
   /// What was recorded.
   const std::vector<TunableCall>& calls() const { return calls_; }
+  /// A forward begins: what one before it left half done, because it failed, is forgotten.
+  void start();
   /// A call of the running forward, in order. Returns the tactic that it is to run; null: its own.
   /// Errors: UsageError, naming both calls, where the forward's is another than was recorded, and
   ///         naming call and tactic where the call cannot run it. The tape then starts anew.
