@@ -100,8 +100,12 @@ Json to_json(const Measurement& m) {
 std::string json_of(const RunResult& result) {
   Json measurements = Json::array();
   for (const Measurement& m : result.measurements) measurements.push_back(to_json(m));
-  return json_text(
-      {{"ok", result.ok}, {"measurements", std::move(measurements)}, {"notices", result.notices}});
+  return json_text({{"ok", result.ok},
+                    {"measurements", std::move(measurements)},
+                    {"rules",
+                     {{"distinct_experts", run_rules().distinct_experts},
+                      {"expert_tokens", run_rules().expert_tokens}}},
+                    {"notices", result.notices}});
 }
 
 /// On several ranks: the combine, and why not each other strategy.

@@ -501,6 +501,22 @@ TEST(Faults, WhatCannotBeLookedAtIsNotAbsent) {
   EXPECT_NO_THROW(read_all(path));
 }
 
+// A hub's folder is made of links into a store, which can be lost or moved.
+TEST(Faults, ALinkThatLeadsNowhereIsNamed) {
+  for (const char* name : {"config.json", "model.safetensors", "model-0.safetensors",
+                           "model.safetensors.index.json", "hf_quant_config.json"}) {
+    TempDir dir;
+    const bool shard = std::string(name) == "model-0.safetensors";
+    shard ? raw("mixtral").write_sharded(dir, 2) : raw("mixtral").write(dir);
+    const std::string path = dir.path() + "/" + name;
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("../blobs/none", path);
+    const std::string says = path + ": is a link to ../blobs/none, where nothing stands";
+    EXPECT_THAT(test::usage_error_of([&] { Checkpoint::open(dir.path()); }), HasSubstr(says));
+    EXPECT_THAT(test::usage_error_of([&] { SafetensorsFile::open(path); }), HasSubstr(says));
+  }
+}
+
 TEST(Faults, FilesThatAreNoCheckpoint) {
   EXPECT_THAT(test::usage_error_of(
                   [] { Checkpoint::open(test::data_dir("mixtral") + "/model.safetensors"); }),

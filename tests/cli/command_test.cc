@@ -396,7 +396,11 @@ TEST(JsonKeys, Run) {
                       "tp",
                       "slots"};
   Json json = json_of({"run", "--tokens", "3", "--threads", "1"});
-  EXPECT_EQ(keys(json), with_header({"ok", "measurements", "notices"}));
+  EXPECT_EQ(keys(json), with_header({"ok", "measurements", "rules", "notices"}));
+  EXPECT_EQ(json["rules"]["distinct_experts"],
+            "the median over the timed calls, each with routing of its own");
+  EXPECT_EQ(json["rules"]["expert_tokens"],
+            "of one call, the judged one, which repeats the untimed first call");
   const Json& m = json["measurements"][0];
   EXPECT_EQ(keys(m), measurement);
   EXPECT_EQ(m["preset"], "tiny");

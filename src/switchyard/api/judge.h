@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "switchyard/api/checkpoint.h"
@@ -123,8 +124,9 @@ struct Measurement {
   std::int64_t layer = 0;
   std::string format, activations, leaf, device, parallel, strategy;
   std::int64_t ranks = 1, ep = 1, tp = 1, slots = 0;
-  std::int64_t tokens = 0, checked_tokens = 0, distinct_experts = 0, calls = 0;
-  std::int64_t roof_samples = 0;  // half of them before the calls, half after
+  std::int64_t tokens = 0, checked_tokens = 0, calls = 0;
+  std::int64_t distinct_experts = 0;  // as run_rules() say
+  std::int64_t roof_samples = 0;      // half of them before the calls, half after
   double time_p50 = 0, time_p90 = 0, time_p99 = 0;
   double router_time_p50 = 0;
   double gbps = 0, gflops = 0, roof_gbps = 0, roof_gflops = 0, share_of_roof = 0;
@@ -135,7 +137,8 @@ struct Measurement {
   std::string finalize = "plain";  // "fused", "reduce": the layer ends in a fused all-reduce
   JoinedRanks joined;
   std::vector<CallTactic> tactics;  // of the last timed call, on rank 0
-  // [E+Z] rows of each in the judged call; sums to T * k, times the ranks with tokens of their own.
+  // [E+Z] rows of each in the judged call, as run_rules() say; sums to T * k, times the ranks with
+  // tokens of their own.
   std::vector<std::int64_t> expert_tokens;
   bool ok = false;
   std::vector<std::string> notices;
@@ -147,6 +150,13 @@ struct RunResult {
   std::vector<Measurement> measurements;
   std::vector<std::string> notices;  // of the checkpoint as a whole
 };
+
+/// Over which calls the counts of a Measurement are, in sentences; they go with every result.
+struct RunRules {
+  std::string_view distinct_experts, expert_tokens;
+};
+/// The rules of run().
+const RunRules& run_rules();
 
 /// Builds the layer(s), runs, times and checks them against the oracle. Collective over the
 /// processes; every one gets the same result.

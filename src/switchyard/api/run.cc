@@ -237,6 +237,13 @@ struct LayerRunner {
 
 }  // namespace
 
+const RunRules& run_rules() {
+  static constexpr RunRules kRules{
+      .distinct_experts = "the median over the timed calls, each with routing of its own",
+      .expert_tokens = "of one call, the judged one, which repeats the untimed first call"};
+  return kRules;
+}
+
 RunResult run(const RunOptions& o) {
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
   require(o.placement.empty() || o.build.ep > 1,

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "switchyard/base/check.h"
 
@@ -12,7 +14,12 @@ namespace switchyard {
 
 bool stands_at(const std::string& path) {
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 || stands_despite(errno, path);
+  if (::stat(path.c_str(), &info) == 0 || stands_despite(errno, path)) return true;
+  std::error_code none;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, none);
+  require(target.empty(), path, ": is a link to ", target.string(),
+          ", where nothing stands; fetch that file, or mend the link");
+  return false;
 }
 
 bool stands_despite(int error, const std::string& path) {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/stands_at.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -35,7 +36,9 @@ std::size_t checked_size(int fd, const std::string& path) {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe by mistake must fail below, not hang here.
   Descriptor d{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  require(d.fd >= 0, path, ": cannot be opened (", std::strerror(errno),
+  const int error = errno;
+  if (d.fd < 0) stands_at(path);  // which has the better word for a link that leads nowhere
+  require(d.fd >= 0, path, ": cannot be opened (", std::strerror(error),
           "); check the path and its permissions");
   std::size_t size = checked_size(d.fd, path);
   std::span<const std::byte> bytes;
