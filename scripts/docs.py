@@ -94,6 +94,17 @@ def literals(source):
     return [piece.replace('\\"', '"') for piece in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)]
 
 
+def decision_faults(root):
+    """Decisions that share a number, leave one out, or head their page with another."""
+    faults = []
+    for number, path in enumerate(sorted((root / "docs/decisions").glob("*.md")), 1):
+        if path.name[:5] != f"{number:04d}-":
+            faults.append(f"docs/decisions/{path.name}: the next number is {number:04d}")
+        elif not path.read_text().startswith(f"# {number:04d}: "):
+            faults.append(f"docs/decisions/{path.name}: its heading has another number")
+    return faults
+
+
 def message_faults(page, sources):
     """Headings that are no message of the sources; and entries whose block shows another one.
 
@@ -131,7 +142,7 @@ def main():
             page.write_text(after)
         else:
             faults.append(f"{page.relative_to(tree.ROOT)}: a generated part is not what the library says; run make docs")
-    faults += link_faults(tree.ROOT) + quote_faults(tree.ROOT)
+    faults += link_faults(tree.ROOT) + quote_faults(tree.ROOT) + decision_faults(tree.ROOT)
     sources = [literals((tree.ROOT / name).read_text()) for name in tree.cpp_sources() if name.startswith(("src/", "cli/"))]
     faults += message_faults((tree.ROOT / "docs/troubleshooting.md").read_text(), sources)
     for fault in faults:

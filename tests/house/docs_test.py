@@ -114,6 +114,15 @@ class Tree(unittest.TestCase):
         self.assertEqual(docs.link_faults(self.root), ["docs/a.md: link to gone.md leads nowhere",
                                                        "docs/lost.md: no link leads to it from README.md"])
 
+    def test_decisions(self):
+        self.write("docs/decisions/0001-a.md", "# 0001: A\n")
+        self.write("docs/decisions/0002-b.md", "# 0002: B\n")
+        self.assertEqual(docs.decision_faults(self.root), [])
+        self.write("docs/decisions/0002-c.md", "# 0002: C\n")
+        self.write("docs/decisions/0002-b.md", "# 0003: B\n")
+        self.assertEqual(docs.decision_faults(self.root), ["docs/decisions/0002-b.md: its heading has another number",
+                                                           "docs/decisions/0002-c.md: the next number is 0003"])
+
     def test_messages(self):
         source = '// "a remark"\nrequire(ok, "width ", w, " is odd; "\n  "pad it");\n'
         sources = [docs.literals(source), ["other"]]
