@@ -88,6 +88,7 @@ class Tree(unittest.TestCase):
         (self.root / "docs").mkdir()
 
     def write(self, name, text):
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
         (self.root / name).write_text(text)
 
     def test_quotes(self):
