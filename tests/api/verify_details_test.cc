@@ -370,6 +370,70 @@ TEST(DumpStages, WithoutARowTheWorstOneIsTaken) {
   EXPECT_EQ(same.at("layer0.out").bytes, worst.at("layer0.out").bytes);
 }
 
+// ---- values that no leaf can hold, and scales that let nothing through ----
+
+const std::string kExperts = "model.layers.0.mlp.experts.";
+
+TEST(ExtremeScales, WhatOverflowsIsTheCheckpointsOwn) {
+  CheckpointEditor m = CheckpointEditor::fixture("gpt_oss_mxfp4");
+  TempDir dir;
+  RawTensor& scales = m.tensors.at(kExperts + "gate_up_proj_scales");  // [8, 384, 8]
+  std::fill_n(scales.bytes.begin() + 3 * 384 * 8, 384 * 8, '\xfe');    // 2^127
+  m.write(dir);
+  const VerifyResult r = verify(dir.path(), asked());
+  EXPECT_FALSE(r.ok);
+  EXPECT_THAT(r.layers.at(0).notices,
+              testing::Contains(testing::AllOf(HasSubstr("the checkpoint's own values overflow"),
+                                               HasSubstr("1.70141e+38, of expert 3, tensor '" +
+                                                         kExperts + "gate_up_proj_scales'"))));
+  EXPECT_THAT(verify(data_dir("gpt_oss_mxfp4"), asked()).layers.at(0).notices,
+              testing::Not(testing::Contains(HasSubstr("overflow"))));
+}
+
+TEST(ExtremeScales, WeightsThatOverflowAreNamedWithoutScales) {
+  CheckpointEditor m = CheckpointEditor::fixture("mixtral");
+  for (auto& [name, t] : m.tensors)
+    if (name.ends_with(".w2.weight"))
+      for (std::size_t i = 0; i < t.bytes.size(); i += 2)
+        t.bytes.replace(i, 2, "\x61\x7f");  // 3e38
+  TempDir dir;
+  m.write(dir);
+  const auto says =
+      testing::Contains(testing::EndsWith("leaves the range of fp32 or of the output"));
+  const VerifyResult r = verify(dir.path(), asked());
+  EXPECT_FALSE(r.ok);
+  EXPECT_THAT(r.layers.at(0).notices, says);
+  RunOptions o;
+  o.checkpoint = dir.path();
+  o.tokens = 4, o.build.threads = 2;
+  const RunResult ran = run(o);
+  EXPECT_FALSE(ran.ok);
+  EXPECT_THAT(ran.measurements.at(0).notices, says);
+}
+
+TEST(ExtremeScales, WhatIsSilencedIsNoticed) {
+  const auto notices_with = [](const std::string& projection, float value) {
+    CheckpointEditor m = CheckpointEditor::fixture("qwen3_moe_nvfp4");
+    for (auto& [name, t] : m.tensors)
+      if (name.ends_with(projection)) t.bytes = test::f32_bytes({value});
+    TempDir dir;
+    m.write(dir);
+    return verify(dir.path(), asked()).layers.at(0).notices;
+  };
+  const auto zero = HasSubstr("the output of every token is 0");
+  EXPECT_THAT(
+      notices_with(".down_proj.weight_scale_2", 0),
+      testing::IsSupersetOf({zero, HasSubstr("expert 0, tensor '" + kExperts +
+                                             "0.down_proj.weight_scale_2': a global scale of 0")}));
+  EXPECT_THAT(notices_with(".down_proj.input_scale", 1e30F),
+              testing::IsSupersetOf(
+                  {zero, HasSubstr("expert 0, tensor '" + kExperts +
+                                   "0.down_proj.input_scale': an input scale of 1e+30")}));
+  EXPECT_THAT(notices_with(".down_proj.input_scale", 1),
+              testing::Not(testing::Contains(
+                  testing::AnyOf(zero, HasSubstr("input scale"), HasSubstr("global scale")))));
+}
+
 TEST(VerifyTokens, AreNotIgnoredBesideAFile) {
   VerifyOptions o = asked();
   o.io = data_dir("mixtral") + "/moe_io.safetensors";

@@ -15,6 +15,9 @@ namespace switchyard {
 std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
                                       std::optional<std::int64_t> layer);
 
+/// What a failed judgement that overflows is told as: no fault of the implementation.
+std::string overflow_text();
+
 /// Seeded N(0, 1) tokens, exact in bf16. Errors: UsageError for more than the host's memory holds.
 ///
 /// Shapes:  [tokens, hidden].

@@ -139,6 +139,7 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
   const layer::Judgement j = call.check(m.checked_tokens, same_bits);
   m.rel_l2 = j.rel_l2_oracle;
   m.ok = same_bits && j.ok(layer::budgets_of(layer.impl()));
+  if (!m.ok && j.overflows) m.notices.push_back(overflow_text());
   if (!same_bits) m.notices.push_back("a token alone has other bits than in the batch");
   return m;
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 
@@ -13,6 +15,7 @@
 #include "switchyard/checkpoint/layer_list.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/moe_io.h"
+#include "switchyard/checkpoint/scale_notices.h"
 #include "switchyard/checkpoint/write_safetensors.h"
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/expert_errors.h"
@@ -91,15 +94,19 @@ checkpoint::NamedTensor to_tensor(const layer::Stage& stage, std::int64_t layer)
   return t;
 }
 
+std::vector<layer::Stage> stages_of_row(const Subject& s, std::int64_t row) {
+  const std::int64_t hidden = s.layer.problem().hidden;
+  return layer::stages_of(s.layer.impl(),
+                          {1,
+                           s.trial.hidden.data() + row * hidden,
+                           s.token_ids != nullptr ? s.token_ids->data() + row : nullptr,
+                           {}});
+}
+
 void dump_stages(const Subject& s, std::int64_t row, std::vector<checkpoint::NamedTensor>& out) {
   require(row >= 0 && row < s.trial.tokens, "row ", row, " is outside 0..", s.trial.tokens - 1,
           ", the tokens that layer ", s.layer.impl().weights().layer, " is verified on");
-  const std::int64_t hidden = s.layer.problem().hidden;
-  const layer::JudgeArgs one{1,
-                             s.trial.hidden.data() + row * hidden,
-                             s.token_ids != nullptr ? s.token_ids->data() + row : nullptr,
-                             {}};
-  for (const layer::Stage& stage : layer::stages_of(s.layer.impl(), one))
+  for (const layer::Stage& stage : stages_of_row(s, row))
     out.push_back(to_tensor(stage, s.layer.impl().weights().layer));
 }
 
@@ -116,6 +123,27 @@ double output_limit(const layer::Layer& layer, std::vector<std::string>& notices
                         to_string(shared), " activations; the routed experts' (", to_string(routed),
                         ") alone would have ", limit));
   return wider;
+}
+
+bool all_zero(const std::vector<double>& out) {
+  return std::all_of(out.begin(), out.end(), [](double v) { return v == 0; });
+}
+
+/// Whether the oracle's stages of token `row`, which are of double, are beyond fp32: an activation
+/// that clamps hides it from the output. Stages are not built for layers on cuda.
+bool overflows_inside(const Subject& s, std::int64_t row) {
+  if (layer::on_cuda(s.layer.impl())) return false;
+  for (const layer::Stage& stage : stages_of_row(s, row))
+    if (stage.name.starts_with("oracle.") && !std::all_of(stage.floats.begin(), stage.floats.end(),
+                                                          [](float v) { return std::isfinite(v); }))
+      return true;
+  return false;
+}
+
+std::string largest_scale(const Checkpoint& checkpoint, std::int64_t layer) {
+  const std::string text =
+      checkpoint::largest_scale_text(checkpoint.impl().read_layer(layer).experts);
+  return text.empty() ? "" : cat("; ", text);
 }
 
 VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry,
@@ -160,6 +188,10 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   if (!o.dump_stages.empty()) dump_stages(subject, o.dump_row.value_or(j.worst_row), stages);
   v.notices = layer.notices();
   v.ok = j.ok(budgets);
+  if (!v.ok && (j.overflows || overflows_inside(subject, j.worst_row)))
+    v.notices.push_back(cat(overflow_text(), largest_scale(checkpoint, entry.index)));
+  if (all_zero(j.out))
+    v.notices.push_back("the output of every token is 0: weights or scales let nothing through");
   if (trial.output.empty()) return v;
   const std::vector<double> expected = widened(trial.output);
   v.rel_l2 = layer::rel_l2(j.out.data(), expected.data(), expected.size());
@@ -213,6 +245,11 @@ std::vector<LayerEntry> chosen_layers(const Checkpoint& checkpoint,
           "the checkpoint holds no MoE layer beside multi-token prediction; declared: ",
           list(known), "; `switchyard inspect` lists what it holds");
   return chosen;
+}
+
+std::string overflow_text() {
+  return "the checkpoint's own values overflow: the reference, too, leaves the range of fp32 or of "
+         "the output";
 }
 
 std::vector<float> random_tokens(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {

@@ -10,6 +10,7 @@
 #include "switchyard/checkpoint/linear.h"
 #include "switchyard/checkpoint/problem_reader.h"
 #include "switchyard/checkpoint/router.h"
+#include "switchyard/checkpoint/scale_notices.h"
 #include "switchyard/checkpoint/stacked.h"
 
 namespace switchyard::checkpoint {
@@ -258,6 +259,7 @@ LayerReading Checkpoint::read_layer(std::int64_t index) const {
     w.shared = read_shared(context, config, index, state_->tensors, w.notices);
   if (w.problem.latent > 0) w.latent = read_latent(context, config, state_->tensors, w.notices);
   w.parallel_mlp = read_parallel(context, config, state_->tensors, w.notices);
+  note_scales(out.experts, w.notices);
   if (!state_->family->output_bias.empty())
     w.notices.push_back(cat(kOutputBias, "its routing and factor stay the checkpoint's"));
   if (std::int64_t n = count_f32(out.experts))

@@ -85,11 +85,20 @@ std::vector<double> parse_layer(const json& value, std::string_view where, std::
   return row;
 }
 
+/// What was found where an object with 'loads' is wanted.
+std::string form_of(const json& root) {
+  if (!root.is_array()) return "is an object without a list 'loads';";
+  const bool cases = !root.empty() && root.front().is_object() && root.front().contains("loads");
+  return cases ? cat("is a list of ", root.size(),
+                     " objects that each have 'loads'; give one of them as a file of its own, or")
+               : "is a list that nothing names 'loads';";
+}
+
 LoadTable parse_object(std::string_view text, std::string_view where) {
   json root = checkpoint::parse_json(text, where);
   auto loads = root.find("loads");
-  require(loads != root.end() && loads->is_array(), where,
-          ": has no list 'loads'; write {\"loads\": [[layer 0's experts], ...]}");
+  require(loads != root.end() && loads->is_array(), where, ": ", form_of(root),
+          " write {\"loads\": [[layer 0's experts], ...]}");
   LoadTable out;
   for (const json& layer : *loads)
     out.layers.push_back(parse_layer(layer, where, out.layers.size()));

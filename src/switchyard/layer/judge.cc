@@ -134,6 +134,15 @@ void find_worst_row(const std::vector<double>& y, const std::vector<double>& r, 
   }
 }
 
+double largest_of(Dtype dtype) {
+  return dtype == Dtype::kFp16 ? 65504 : double(std::numeric_limits<float>::max());
+}
+
+bool beyond(const std::vector<double>& values, double limit) {
+  return std::any_of(values.begin(), values.end(),
+                     [&](double v) { return !(std::abs(v) <= limit); });
+}
+
 }  // namespace
 
 bool requantises(ActivationQuant q) {
@@ -233,6 +242,9 @@ Judgement judge(const Layer& layer, const JudgeArgs& a) {
   j.out.resize(oracle.out.size());
   for (std::size_t i = 0; i < j.out.size(); ++i)
     j.out[i] = load_element(layer.options().dtype, run.out.data(), std::int64_t(i));
+  const double range = largest_of(Dtype::kF32);
+  j.overflows = beyond(oracle.out, largest_of(layer.options().dtype)) ||
+                beyond(oracle.inter, range) || beyond(oracle.shared_inter, range);
   std::vector<double> y = j.out;
   drop_swapped(oracle.swapped, hidden, y, oracle.out);
   const double slack = rounding_slack(layer.options().dtype);

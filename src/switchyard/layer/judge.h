@@ -56,6 +56,9 @@ struct Judgement {
   std::int64_t codes = 0, codes_differing = 0;  // of both second quantisers, shared one included
   std::int64_t worst_row = 0;                   // the token that is farthest from the oracle,
   double worst_row_rel_l2 = 0;                  // and how far
+  // The oracle's own values, taken in double, are beyond fp32 or the output's dtype: no leaf can
+  // hold them.
+  bool overflows = false;
 
   /// Within the budget, no id wrong, few enough code flips.
   bool ok(const Budgets& budgets) const;
