@@ -88,20 +88,20 @@ formats::ActivationQuant effective_quant(formats::ActivationQuant declared, Acti
   return declared;
 }
 
-ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
-                      const checkpoint::ExpertSource& source, const Activation& activation,
-                      const LayerOptions& options, bool& missing_scale) {
+ExpertBank build_bank(const BankArgs& args, bool& missing_scale) {
+  const ops::FfnShape& shape = args.shape;
+  const leaves::Leaf& leaf = args.leaf;
   ensure(leaf.ffn != nullptr, "leaf ", leaf.id.str(), " has no kernels, yet it was chosen");
   ExpertBank bank;
   bank.shape = shape;
   bank.layout = leaf.ffn->layout(shape);
-  bank.tactics = tuned_for(leaf, shape, options);
-  if (leaf.device == Device::kCpu) reserve_host(bank, options);
+  bank.tactics = tuned_for(leaf, shape, args.options);
+  if (leaf.device == Device::kCpu) reserve_host(bank, args.options);
   if (leaf.device == Device::kCuda) reserve_device(bank);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};
-  pack_all(shape.experts, options, [&](std::int64_t e) {
-    const checkpoint::ExpertWeights expert = source(e);
+  pack_all(shape.experts, args.options, [&](std::int64_t e) {
+    const checkpoint::ExpertWeights expert = args.source(e);
     note_scales(expert, e, declared);
     pack_one(leaf, bank, expert, e);
   });
@@ -109,7 +109,7 @@ ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
   // first.
   const std::int64_t routed = shape.experts - shape.unscaled_choices;
   for (std::int64_t e = 0; e < shape.experts; ++e)
-    bank.activation.push_back(lower(activation, e < routed ? options.held.begin + e : 0));
+    bank.activation.push_back(lower(args.activation, e < routed ? args.options.held.begin + e : 0));
   if (leaf.device == Device::kCuda) {
     bank.device_activation =
         std::make_shared<DeviceMemory>(bank.activation.size() * sizeof(ActivationParams));

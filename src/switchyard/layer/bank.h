@@ -5,14 +5,21 @@
 
 namespace switchyard::layer {
 
-/// Packs `source`'s experts for `leaf` and gathers their static input scales.
+/// What a bank is made of.
+struct BankArgs {
+  const ops::FfnShape& shape;
+  const leaves::Leaf& leaf;
+  const checkpoint::ExpertSource& source;
+  const Activation& activation;
+  const LayerOptions& options;
+};
+
+/// Packs the source's experts for the leaf and gathers their static input scales.
 ///
 /// missing_scale is set when a static quantiser has an expert without its scale; the bank's scales
 /// are then 1 until set_static_scales().
 /// Errors:  UsageError for an expert that does not fit `shape`.
-ExpertBank build_bank(const ops::FfnShape& shape, const leaves::Leaf& leaf,
-                      const checkpoint::ExpertSource& source, const Activation& activation,
-                      const LayerOptions& options, bool& missing_scale);
+ExpertBank build_bank(const BankArgs& args, bool& missing_scale);
 
 /// The same bank in memory of its own, copied by all threads of `pool` or by the GPU.
 ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool);

@@ -72,8 +72,12 @@ class HostExperts {
     options.leaf = leaf_;
     options.progress = nullptr;
     bool missing = false;
-    own_ = build_bank(bank_->shape, *leaf_, packed_source(layer.weights(), options),
-                      layer.problem().activation, options, missing);
+    own_ = build_bank({.shape = bank_->shape,
+                       .leaf = *leaf_,
+                       .source = packed_source(layer.weights(), options),
+                       .activation = layer.problem().activation,
+                       .options = options},
+                      missing);
     bank_ = &own_;
   }
   const ExpertBank& bank() const { return *bank_; }

@@ -74,9 +74,12 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   source_ = std::move(weights_.expert);
   weights_.expert = replaceable(source_, updates_);
   if (options_.leaf->device == Device::kCuda) tables_ = upload_tables(weights_);
-  routed_ =
-      build_bank(routed_shape(weights_, options_), *options_.leaf,
-                 packed_source(weights_, options_), p.activation, options_, needs_calibration_);
+  routed_ = build_bank({.shape = routed_shape(weights_, options_),
+                        .leaf = *options_.leaf,
+                        .source = packed_source(weights_, options_),
+                        .activation = p.activation,
+                        .options = options_},
+                       needs_calibration_);
   if (!weights_.shared || options_.fuse_shared) return;
   shared_leaf_id_ = options_.shared_leaf->id.str();
   bool missing = false;
@@ -84,8 +87,12 @@ Layer::Layer(checkpoint::LayerWeights weights, const LayerOptions& options)
   LayerOptions quiet = options_;
   quiet.progress = nullptr;
   quiet.held = {};  // whose first constants are the routed experts'
-  shared_ = build_bank(shared_shape(weights_, options_), *options_.shared_leaf,
-                       packed_shared(weights_, options_), shared.activation, quiet, missing);
+  shared_ = build_bank({.shape = shared_shape(weights_, options_),
+                        .leaf = *options_.shared_leaf,
+                        .source = packed_shared(weights_, options_),
+                        .activation = shared.activation,
+                        .options = quiet},
+                       missing);
   require(!missing, "layer ", weights_.layer, ": the shared expert's format ", shared.format,
           " needs input_scale tensors, which the checkpoint lacks");
 }
