@@ -36,7 +36,9 @@ void require_replaceable(const std::string& path, const FileKind& kind) {
   try {
     kind.read(path);
   } catch (const UsageError& e) {
-    throw UsageError(cat(path, ": is there and is no ", kind.name, " (", e.what(),
+    const std::string_view what = e.what();  // which names the path itself
+    const std::size_t named = what.starts_with(path + ": ") ? path.size() + 2 : 0;
+    throw UsageError(cat(path, ": is there and is no ", kind.name, " (", what.substr(named),
                          "), so it is not replaced; choose another path, or delete it first"));
   }
 }
