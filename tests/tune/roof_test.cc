@@ -55,6 +55,16 @@ TEST(RoofMeter, CountsItsSamplesAndLiesBetweenThem) {
   EXPECT_EQ(meter.samples(), 7) << "a flush is no sample";
 }
 
+// Parts that took turns on one processor do not add up: their work counts over all of the time.
+TEST(RateOf, IsTheWorkOverTheWholeTime) {
+  const RoofPart one{.work = 6e6, .start_us = 100, .end_us = 200};
+  EXPECT_DOUBLE_EQ(rate_of({&one, 1}), 60);
+  const std::vector<RoofPart> beside = {one, one};
+  EXPECT_DOUBLE_EQ(rate_of(beside), 120);
+  const std::vector<RoofPart> in_turn = {one, {.work = 6e6, .start_us = 200, .end_us = 300}};
+  EXPECT_DOUBLE_EQ(rate_of(in_turn), 60) << "and not the sum of two times 60";
+}
+
 TEST(RoofMeter, RefusesMemoryThatItCannotStream) {
   ThreadPool pool(1);
   HostBuffer memory(4096);

@@ -34,12 +34,6 @@ double largest(comm::Group& group, double mine) {
   return *std::max_element(all.begin(), all.end());
 }
 
-double total(comm::Group& group, double mine) {
-  double sum = 0;
-  for (double v : comm::gathered(group, mine, kPhase)) sum += v;
-  return sum;
-}
-
 /// Threads of one rank: its share of the processors that the ranks may use together, itself at
 /// least.
 int pool_threads(comm::Group& group) {
@@ -65,32 +59,42 @@ std::int64_t stored_bytes(const layer::Layer& layer) {
          layout.stored_bytes(p.expert_hidden(), p.inter);
 }
 
-/// The rates of all ranks at once, each with its own threads and memory.
+/// The rates of all ranks at once, each with its own threads and memory: what the machine gives
+/// them together, also where they are more than it has processors.
 class RankRoof {
  public:
   RankRoof(comm::Group& group, const layer::Layer& part)
       : group_(group),
-        memory_(std::max(kLeastRoofBytes, kRoofBytes / std::size_t(group.size()))),
-        meter_(*part.options().pool, part.options().isa, memory_.bytes()) {
+        pool_(*part.options().pool),
+        isa_(part.options().isa),
+        memory_(std::max(kLeastRoofBytes, kRoofBytes / std::size_t(group.size()))) {
     std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte(1));
   }
   void sample() {
     for (int i = 0; i < kRoofSamples; ++i) {
-      group_.barrier(kPhase);
-      meter_.sample(1);
+      const double read = rate([&] { return tune::read_part(pool_, isa_, memory_.bytes()); });
+      taken_.add({.gbps = read, .gflops = rate([&] { return tune::dot_part(pool_, isa_); })});
     }
   }
   void finish(Measurement& m) {
     sample();
-    m.roof_samples = meter_.samples();
-    m.roof_gbps = total(group_, meter_.roof().gbps);
-    m.roof_gflops = total(group_, meter_.roof().gflops);
+    m.roof_samples = taken_.count();
+    m.roof_gbps = taken_.high().gbps;
+    m.roof_gflops = taken_.high().gflops;
   }
 
  private:
+  template <class F>
+  double rate(F&& part) {
+    group_.barrier(kPhase);
+    return tune::rate_of(comm::gathered(group_, part(), kPhase));
+  }
+
   comm::Group& group_;
+  ThreadPool& pool_;
+  CpuIsa isa_;
   HostBuffer memory_;
-  tune::RoofMeter meter_;
+  tune::RoofSamples taken_;
 };
 
 /// One rank's calls.

@@ -14,27 +14,6 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t(1) << 20;
 
-double read_rate(ThreadPool& pool, ReadRange read, std::span<const std::byte> memory) {
-  std::atomic<std::uint64_t> sink{0};
-  const std::int64_t pieces = std::int64_t(memory.size() / kPiece);
-  const double start = now_us();
-  pool.for_each(pieces, [&](std::int64_t i, int) {
-    sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece),
-                   std::memory_order_relaxed);
-  });
-  return double(pieces) * double(kPiece) / (now_us() - start) * 1e-3;
-}
-
-double dot_rate(ThreadPool& pool, DotRounds dot) {
-  constexpr std::int64_t kRounds = 200000;
-  std::vector<double> done(std::size_t(pool.size()));
-  const double start = now_us();
-  pool.for_each(pool.size(), [&](std::int64_t i, int) { done[std::size_t(i)] = dot(kRounds); });
-  double total = 0;
-  for (double d : done) total += d;
-  return total / (now_us() - start) * 1e-3;
-}
-
 DotRounds widest_dot(CpuIsa isa) {
   if (isa >= CpuIsa::kAmx) return dot_rounds_amx;
   if (isa >= CpuIsa::kAvx512) return dot_rounds_avx512;
@@ -47,6 +26,41 @@ ReadRange widest_read(CpuIsa isa) {
 }
 
 }  // namespace
+
+RoofPart read_part(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory) {
+  const ReadRange read = widest_read(isa);
+  std::atomic<std::uint64_t> sink{0};
+  const std::int64_t pieces = std::int64_t(memory.size() / kPiece);
+  const double start = now_us();
+  pool.for_each(pieces, [&](std::int64_t i, int) {
+    sink.fetch_add(read(memory.data() + std::size_t(i) * kPiece, kPiece),
+                   std::memory_order_relaxed);
+  });
+  return {double(pieces) * double(kPiece), start, now_us()};
+}
+
+RoofPart dot_part(ThreadPool& pool, CpuIsa isa) {
+  constexpr std::int64_t kRounds = 200000;
+  const DotRounds dot = widest_dot(isa);
+  std::vector<double> done(std::size_t(pool.size()));
+  const double start = now_us();
+  pool.for_each(pool.size(), [&](std::int64_t i, int) { done[std::size_t(i)] = dot(kRounds); });
+  const double end = now_us();
+  double total = 0;
+  for (double d : done) total += d;
+  return {total, start, end};
+}
+
+double rate_of(std::span<const RoofPart> parts) {
+  RoofPart all = parts.front();
+  all.work = 0;
+  for (const RoofPart& p : parts) {
+    all.work += p.work;
+    all.start_us = std::min(all.start_us, p.start_us);
+    all.end_us = std::max(all.end_us, p.end_us);
+  }
+  return all.work / (all.end_us - all.start_us) * 1e-3;
+}
 
 std::uint64_t read_range_portable(const std::byte* data, std::size_t bytes) {
   std::uint64_t sum[4] = {};
@@ -80,8 +94,8 @@ RoofMeter::RoofMeter(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> me
 
 void RoofMeter::sample(int count) {
   for (int i = 0; i < count; ++i) {
-    const double read = read_rate(pool_, widest_read(isa_), memory_);
-    taken_.add({.gbps = read, .gflops = dot_rate(pool_, widest_dot(isa_))});
+    const RoofPart read = read_part(pool_, isa_, memory_), dot = dot_part(pool_, isa_);
+    taken_.add({.gbps = rate_of({&read, 1}), .gflops = rate_of({&dot, 1})});
   }
 }
 
@@ -110,6 +124,6 @@ Roof RoofSamples::late(int count) const {
   return {.gbps = percentile(last(read_), 0.5), .gflops = percentile(last(dot_), 0.5)};
 }
 
-void RoofMeter::flush() { read_rate(pool_, widest_read(isa_), memory_); }
+void RoofMeter::flush() { read_part(pool_, isa_, memory_); }
 
 }  // namespace switchyard::tune

@@ -21,6 +21,26 @@ struct Roof {
   double gflops = 0;
 };
 
+/// What one pool did of a sample that several take together, and when.
+///
+/// Units:   work in bytes read, or in multiplies plus adds; µs of now_us(), which the processes of
+/// a
+///          host have in common.
+struct RoofPart {
+  double work = 0;
+  double start_us = 0;
+  double end_us = 0;
+};
+
+/// The pool's threads stream `memory` once, or run the tier's widest dot product.
+RoofPart read_part(ThreadPool& pool, CpuIsa isa, std::span<const std::byte> memory);
+/// As read_part().
+RoofPart dot_part(ThreadPool& pool, CpuIsa isa);
+/// The rate of all parts together: their work over the time from the first start to the last end.
+/// Where they share processors it is the processors' rate, however many parts there are.
+/// Units:   10^9 per second.
+double rate_of(std::span<const RoofPart> parts);
+
 /// The samples of a session, in the order in which they were taken.
 class RoofSamples {
  public:
