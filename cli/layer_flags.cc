@@ -38,6 +38,10 @@ Deployment RankFlags::deployment() const {
   d.ep = ep.value_or(tp || cuts ? 1 : ranks.value_or(1));
   require(!ranks || *ranks == d.ranks(), "--ranks = ", ranks.value_or(0), " contradicts --ep ",
           d.ep, " x --tp ", d.tp, " = ", d.ranks(), "; drop --ranks or make them agree");
+  require(!cuts || d.ep == 1, "--parallel ", to_string(parallel.value_or(Parallel::kTtp)),
+          " cuts every expert and divides none of them, and ", ep ? "--ep " : "--ranks over --tp ",
+          d.ep, " divides them; ask for --tp ", d.ranks(), ", or for --parallel ",
+          parallel == Parallel::kDtp ? "dep" : "tep");
   d.parallel = parallel.value_or(d.ep > 1 ? Parallel::kDep : Parallel::kTtp);
   d.slots = slots.value_or(0);
   d.check();

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "switchyard/api/machine.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/core/preset.h"
 
@@ -44,6 +45,19 @@ void SpreadFlags::check() const {
   require(finalize == "plain" || d.ranks() > 1, "--finalize ", finalize,
           " ends layers of several ranks that hold the same tokens; ask for --parallel ttp --tp 2, "
           "or for --finalize plain");
+  const bool same_tokens = d.parallel == Parallel::kTep || d.parallel == Parallel::kTtp;
+  require(finalize == "plain" || same_tokens, "--finalize ", finalize,
+          " ends layers whose ranks hold the same tokens, and under --parallel ",
+          to_string(d.parallel),
+          " they do not; ask for --parallel tep or ttp, or for --finalize plain");
+  if (!chunk_tokens || d.ranks() == 1) return;
+  require(d.parallel == Parallel::kDep, "--chunk-tokens ", *chunk_tokens,
+          " cuts exchanges of tokens, and --parallel ", to_string(d.parallel),
+          " makes none, its calls are whole; leave it out, or ask for --parallel dep");
+  require(ranks.comm.empty() || to_strategy(ranks.comm) != "fused", "--chunk-tokens ",
+          *chunk_tokens,
+          " cuts exchanges, and --comm fused takes whole calls, whose rows it "
+          "batches itself; leave one of the two out");
 }
 
 void SourceFlags::add(Arguments& args) {

@@ -10,6 +10,7 @@
 #include "switchyard/api/machine.h"
 #include "switchyard/api/moe_layer.h"
 #include "switchyard/api/rank_run.h"
+#include "switchyard/api/run_words.h"
 #include "switchyard/api/time_summary.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/fused_allreduce.h"
@@ -303,7 +304,39 @@ void check_memory(const BenchAllReduceOptions& o) {
 
 }  // namespace
 
+namespace {
+
+/// What the processes must have been asked alike, before any of it is judged.
+void agree_on(const BenchAllReduceOptions& o) {
+  if (o.processes == nullptr) return;
+  std::string tokens;
+  for (std::int64_t t : o.tokens) tokens += cat(tokens.empty() ? "" : ",", t);
+  std::vector<Processes::Agreed> words = {
+      {"the command", "bench allreduce"},
+      {"pattern", cat(int(o.pattern))},
+      {"tokens", tokens},
+      {"hidden", cat(o.hidden)},
+      {"dtype", std::string(to_string(o.dtype))},
+      {"ranks", cat(o.ranks)},
+      {"strategy", std::string(ops::to_string(o.strategy))},
+      {"top_k", cat(o.top_k)},
+      {"experts", cat(o.experts)},
+      {"routed scaling factor",
+       o.routed_scaling_factor ? cat(*o.routed_scaling_factor) : std::string("none")},
+      {"quant", std::string(ops::to_string(o.quant))},
+      {"scale layout", std::string(to_string(o.scale_layout))},
+      {"shared", o.shared ? "with" : "without"},
+      {"device", std::string(to_string(o.device))},
+      {"seconds", cat(o.seconds)},
+      {"seed", cat(o.seed)}};
+  for (Processes::Agreed& word : switch_words()) words.push_back(std::move(word));
+  o.processes->agree(words);
+}
+
+}  // namespace
+
 BenchAllReduceResult bench_allreduce(const BenchAllReduceOptions& options) {
+  agree_on(options);
   options.check();
   const Eligibility verdict = ops::supports({.pattern = options.pattern,
                                              .dtype = options.dtype,

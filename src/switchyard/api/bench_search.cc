@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "switchyard/api/machine.h"
+#include "switchyard/api/run_words.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
 #include "switchyard/core/deployment.h"
@@ -167,6 +168,23 @@ class Search {
   std::int64_t ranks_;
 };
 
+/// What the processes must have been asked alike, before any of it is judged.
+void agree_on(const BenchSearchOptions& o) {
+  if (o.source.processes == nullptr) return;
+  std::vector<Processes::Agreed> words = run_words("bench layer", o.source);
+  std::erase_if(words, [](const Processes::Agreed& w) { return w.name == "tokens"; });
+  std::string tokens, axes;
+  for (std::int64_t t : o.tokens) tokens += cat(tokens.empty() ? "" : ",", t);
+  for (const auto& [name, asked] : {std::pair{"leaf", o.axes.leaf},
+                                    {"comm", o.axes.comm},
+                                    {"parallel", o.axes.parallel},
+                                    {"graph", o.axes.graph}})
+    if (asked) axes += cat(axes.empty() ? "" : ",", name);
+  words.insert(words.begin() + 1,
+               {{"tokens", tokens}, {"search", axes}, {"max_configs", cat(o.max_configs)}});
+  o.source.processes->agree(words);
+}
+
 }  // namespace
 
 std::string SkippedConfig::reason() const {
@@ -175,6 +193,7 @@ std::string SkippedConfig::reason() const {
 }
 
 BenchSearchResult bench_search(const BenchSearchOptions& o) {
+  agree_on(o);
   require(!o.tokens.empty(), "bench layer: no tokens are given; name at least one count");
   for (std::int64_t tokens : o.tokens)
     require(tokens >= 1, "bench layer: tokens = ", tokens, "; a call of none has no time to take");

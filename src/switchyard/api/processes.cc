@@ -110,7 +110,11 @@ void Processes::settle(const std::exception_ptr& failure) {
 
 void Processes::agree(const std::vector<Agreed>& mine) {
   std::vector<comm::Agreed> values;
-  for (const Agreed& v : mine) values.push_back({v.name, v.value});
+  for (const Agreed& v : mine) {
+    values.push_back({v.name, v.value});
+    for (char& c : values.back().value)  // a caller's own words may hold anything
+      if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
   std::vector<std::string> texts;
   for (Meeting& m : meet_here({kAgreement, {}, comm::agreed_text(values)}))
     texts.push_back(std::move(m.values));

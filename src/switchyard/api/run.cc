@@ -8,9 +8,11 @@
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/machine.h"
 #include "switchyard/api/rank_run.h"
+#include "switchyard/api/run_words.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_memory.h"
 #include "switchyard/base/host_buffer.h"
+#include "switchyard/checkpoint/digest.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/eplb/placement_file.h"
@@ -147,7 +149,11 @@ Measurement measure(const MoeLayer& layer, const RunOptions& o) {
 BuildOptions build_options(const RunOptions& o, std::int64_t layer, std::int64_t hidden) {
   BuildOptions build = o.build;
   if (!o.placement.empty()) {
-    const std::int64_t slots = eplb::read_placement(o.placement).num_slots;
+    const eplb::Placement placement = eplb::read_placement(o.placement);
+    const std::int64_t slots = placement.num_slots;
+    require(placement.num_ranks == o.build.ep, "run: the placement ", o.placement, " is for ",
+            placement.num_ranks, " ranks, and ep = ", o.build.ep,
+            "; plan one for these, or run on as many ranks");
     require(build.slots == 0 || build.slots == slots, "run: slots = ", build.slots,
             ", the placement has ", slots, "; leave slots out");
     build.slots = slots;
@@ -236,6 +242,21 @@ struct LayerRunner {
   }
 };
 
+/// Ranks that read different weights of one shape would each be right about another layer.
+void agree_on_weights(const RunOptions& o, const std::vector<LayerEntry>& layers) {
+  if (o.processes == nullptr || o.processes->size() == 1) return;
+  std::string digest;
+  o.processes->together([&] {
+    std::vector<std::string> blocks;
+    for (const LayerEntry& entry : layers) blocks.push_back(entry.block);
+    digest = checkpoint::checkpoint_digest(o.checkpoint, blocks);
+  });
+  o.processes->agree(
+      {{"a checkpoint whose digest (config, tensor table, 3 x 64 bytes of each "
+        "tensor of the layers)",
+        digest}});
+}
+
 }  // namespace
 
 const RunRules& run_rules() {
@@ -246,6 +267,7 @@ const RunRules& run_rules() {
 }
 
 RunResult run(const RunOptions& o) {
+  if (o.processes != nullptr) o.processes->agree(run_words("run", o));
   require(o.tokens >= 0, "run: tokens = ", o.tokens, " is negative");
   require(o.placement.empty() || o.build.ep > 1,
           "run: a placement spreads slots over ranks, and this is for ep = ", o.build.ep,
@@ -273,6 +295,7 @@ RunResult run(const RunOptions& o) {
       checkpoint.emplace(Checkpoint::open(o.checkpoint));
       layers = chosen_layers(*checkpoint, o.layer);
     });
+    agree_on_weights(o, layers);
     result.notices = checkpoint->impl().notices();
     for (const LayerEntry& entry : layers)
       result.measurements.push_back(

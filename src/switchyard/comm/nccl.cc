@@ -10,9 +10,12 @@ Eligibility can_implement(const Problem&, const Deployment& d) {
   return first_reject({
       require_dispatch(d, false),
       d.env.has_dep("nccl") ? Eligibility::yes()
-                            : Eligibility::no(Reject::kDepMissing, "NCCL is not in this build"),
-      Eligibility::no(Reject::kPathNotEnabled,
-                      "the exchange through NCCL is not built in this version"),
+                            : Eligibility::no(Reject::kDepMissing,
+                                              "NCCL is not in this build; pin another strategy, or "
+                                              "none"),
+      Eligibility::no(
+          Reject::kPathNotEnabled,
+          "the exchange through NCCL is not built in this version; pin another strategy, or none"),
   });
 }
 

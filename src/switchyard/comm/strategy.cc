@@ -20,7 +20,8 @@ Eligibility require_dispatch(const Deployment& d, bool serves_dtp) {
     return Eligibility::yes();
   return no(Reject::kTopologyUnsupported, "parallel is ", to_string(d.parallel), ", which ",
             d.attention_dp() ? "gathers all tokens; all_gather serves it"
-                             : "ends in an all-reduce and exchanges no tokens");
+                             : "ends in an all-reduce and exchanges no tokens; pin no strategy, "
+                               "or ask for parallel dep");
 }
 
 Eligibility require_no_tp(const Deployment& d) {

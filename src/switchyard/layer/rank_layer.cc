@@ -49,7 +49,8 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
   require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk_tokens = ", o.chunk, ": ",
           to_string(o.parallel), " reduces whole calls; leave it out");
   require(o.chunk == 0 || o.strategy != &comm::fused(), "chunk_tokens = ", o.chunk,
-          ": the fused exchange takes whole calls, and runs rows in batches of its own");
+          ": the fused exchange takes whole calls, and runs rows in batches of its own; leave it "
+          "out, or choose another strategy");
   require(o.finalize.run == nullptr || o.strategy == nullptr ||
               o.strategy->contract.weights == comm::WeightsBy::kExperts,
           "a finalize of the caller's stands in front of the combine, where strategy ",

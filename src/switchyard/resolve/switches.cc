@@ -62,7 +62,8 @@ int seconds(std::string_view value) {
 std::string timeout(std::string_view name, std::string_view value) {
   int s = seconds(normalise_word(value));
   require(s >= 1 && s <= kMaxTimeout, name, " = '", value,
-          "' is not a whole number of seconds from 1 to ", kMaxTimeout);
+          "' is not a whole number of seconds from 1 to ", kMaxTimeout,
+          "; give one in that range, or unset it");
   return cat(s);
 }
 
