@@ -169,7 +169,8 @@ TEST(RunOnThreads, APlannedPlacementIsTheOneThatRuns) {
   EXPECT_THAT(refused(with(run, {planned(dir, "1,2,3,4\n", {"--slots", "8", "--ranks", "2"})})),
               HasSubstr("of 4 experts on 2 ranks, the layer has 8"));
   const std::string five = planned(dir, "1,2,3,4,5,6,7,8\n", {"--slots", "10", "--ranks", "5"});
-  EXPECT_THAT(refused(with(run, {five})), HasSubstr("on 5 ranks, the layer has 8 on ep = 2"));
+  EXPECT_THAT(refused(with(run, {five})),
+              testing::AllOf(HasSubstr(five), HasSubstr("is for 5 ranks, and ep = 2")));
   EXPECT_EQ(measured(with(run, {file}))["ok"], true) << "a good call after";
 }
 
@@ -290,7 +291,48 @@ TEST(RunOnThreads, TheSwitchBeatsTheArgument) {
   test::Start start;
   start.env = {{"SWITCHYARD_COMM", "compact"}};
   start.args = {"run", "--ranks", "2", "--tokens", "2", "--comm", "two_sided", "--json"};
-  EXPECT_EQ(Json::parse(run_command(start).out)["measurements"][0]["strategy"], "compact");
+  const Json m = Json::parse(run_command(start).out)["measurements"][0];
+  EXPECT_EQ(m["strategy"], "compact");
+  EXPECT_THAT(m["notices"].dump(),
+              HasSubstr("strategy two_sided was asked for, and SWITCHYARD_COMM "
+                        "= compact takes its place"));
+  start.env = {{"SWITCHYARD_COMBINE_PRECISION", "fp8"}};
+  start.args = {"run", "--ranks", "2", "--tokens", "2", "--combine", "nvfp4", "--json"};
+  const Json c = Json::parse(run_command(start).out)["measurements"][0];
+  EXPECT_EQ(c["combine"], combine("fp8", "fp8"));
+  EXPECT_THAT(c["notices"].dump(), HasSubstr("combine nvfp4 was asked for, and "
+                                             "SWITCHYARD_COMBINE_PRECISION = fp8 takes its place"));
+  start.args = {"run", "--ranks", "2", "--tokens", "2", "--combine", "fp8", "--json"};
+  EXPECT_EQ(Json::parse(run_command(start).out)["measurements"][0]["notices"], Json::array())
+      << "the control: both say the same";
+}
+
+TEST(Explain, NamesTheChosenStrategyAmongAll) {
+  const Words tiny = {"--preset", "tiny", "--ranks", "2"};
+  for (const Words& pin : {Words{}, Words{"--comm", "two_sided"}, Words{"--comm", "fused"}}) {
+    const Json run = measured(with(with({"run", "--tokens", "2"}, tiny), pin));
+    const Json report = json_of(with(with({"explain"}, tiny), pin));
+    EXPECT_EQ(report["winner"], run["leaf"]);
+    EXPECT_EQ(report["eligible"][0], run["leaf"]);
+    EXPECT_EQ(report["requested"]["comm"], pin.empty() ? "" : pin[1]);
+    ASSERT_EQ(report["strategies"].size(), run["joined"]["strategies"].size());
+    for (const Json& s : report["strategies"]) {
+      const std::string name = s["strategy"];
+      const bool chosen = name == run["strategy"];
+      EXPECT_EQ(strategy(run, name)["ok"], s["reason"].is_null()) << name;
+      EXPECT_EQ(s["detail"], chosen ? Json("chosen") : strategy(run, name)["detail"]) << name;
+    }
+    const std::string text = run_command(with(with({"explain"}, tiny), pin)).out;
+    EXPECT_THAT(text, HasSubstr(run["strategy"].get<std::string>() + "  can serve, chosen"));
+  }
+  EXPECT_THAT(run_command({"explain", "--preset", "tiny"}).out,
+              HasSubstr("strategies   none, one rank has nobody to join"));
+  EXPECT_THAT(run_command(with(with({"explain"}, tiny), {"--comm", "compact"})).out,
+              HasSubstr("requested    strategy compact"));
+  test::Start start;
+  start.env = {{"SWITCHYARD_COMM", "compact"}};
+  start.args = with(with({"explain"}, tiny), {"--comm", "two_sided"});
+  EXPECT_THAT(run_command(start).out, HasSubstr("SWITCHYARD_COMM = compact takes its place"));
 }
 
 TEST(Explain, AgreesWithRunOnRanks) {
@@ -362,13 +404,12 @@ TEST_F(RunOnProcesses, OneThatEndsEarlyIsToldToTheOthers) {
   const Words two = {"run", "--ep", "2", ":", "-n", "1", SWITCHYARD_COMMAND};
   Finished done = mpirun(1, with(two, {"run", "--ep", "3"}));
   EXPECT_EQ(done.status, 2) << done.err;
-  EXPECT_EQ(count_of(done.err, "rank 1: the launcher started 2 processes and the layer is for 3"),
-            1)
+  EXPECT_EQ(count_of(done.err, "the ranks differ: rank 0 has ep = '2', rank 1 has ep = '3'"), 1)
       << done.err;
   done = mpirun(
       1, with({"run", "--ep", "3", ":", "-n", "1", SWITCHYARD_COMMAND}, {"run", "--ep", "2"}));
   EXPECT_EQ(done.status, 2) << done.err;
-  EXPECT_EQ(count_of(done.err, "the launcher started 2 processes and the layer is for 3"), 1)
+  EXPECT_EQ(count_of(done.err, "the ranks differ: rank 0 has ep = '3', rank 1 has ep = '2'"), 1)
       << done.err;
   done = mpirun(1, with(two, {"run", "--bogus"}));
   EXPECT_EQ(done.status, 2) << done.err;

@@ -41,7 +41,7 @@ TEST(ReportJson, KeepsEveryDeploymentAndRequest) {
   for (const auto& [name, d] : test::deployment_axes(Device::kCpu, gpu_environment(100)))
     for (const Request& request :
          {Request{}, Request{.leaf = "nvfp4"}, Request{.device = Device::kCuda},
-          Request{.prefer = "TRTLLM"}, Request{.prefer = "WIDEEP"}}) {
+          Request{.prefer = "TRTLLM"}, Request{.prefer = "WIDEEP"}, Request{.comm = "fused"}}) {
       Report r = resolve(problem_of("nvfp4"), d, request);
       Report parsed = report_from_json(to_json(r, 2));
       EXPECT_EQ(parsed, r) << name;
@@ -56,14 +56,14 @@ TEST(ReportJson, ListsEveryFieldOfEveryStruct) {
   EXPECT_EQ(num_listed_fields<RoutingSpec>(), 17u);
   EXPECT_EQ(num_listed_fields<Environment>(), 13u);
   EXPECT_EQ(num_listed_fields<Deployment>(), 10u);
-  EXPECT_EQ(num_listed_fields<Request>(), 3u);
+  EXPECT_EQ(num_listed_fields<Request>(), 4u);
   EXPECT_EQ(num_listed_fields<Report>(), 14u);
   [[maybe_unused]] auto [p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14] = Problem{};
   [[maybe_unused]] auto [r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15, r16,
                          r17] = RoutingSpec{};
   [[maybe_unused]] auto [e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13] = Environment{};
   [[maybe_unused]] auto [d1, d2, d3, d4, d5, d6, d7, d8, d9, d10] = Deployment{};
-  [[maybe_unused]] auto [q1, q2, q3] = Request{};
+  [[maybe_unused]] auto [q1, q2, q3, q4] = Request{};
   [[maybe_unused]] auto [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14] = Report{};
 }
 

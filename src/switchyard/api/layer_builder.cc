@@ -90,10 +90,10 @@ Deployment make_deployment(const BuildOptions& o) {
 
 resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o,
                             api::Join& join) {
-  resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer};
+  resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer, .comm = o.comm};
   resolve::Report report = resolve::resolve(p, d, request);
   join = api::judge_join(p, d, o.comm);
-  report.strategies = join.verdicts;
+  report.strategies = api::all_verdicts(p, d, join);
   const Eligibility built = api::can_build(p, d, join);
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
@@ -207,6 +207,8 @@ LayerBuilder::Prepared LayerBuilder::prepare(LayerWeights weights, const BuildOp
   state.requantised = own != asked.format;
   state.notices = weights.notices;
   note_combine(asked, d, state.notices);
+  for (std::string& line : api::overruled(d.env, o.comm, o.combine))
+    state.notices.push_back(std::move(line));
 
   layer::LayerOptions& options = out.options;
   options.leaf = leaf;

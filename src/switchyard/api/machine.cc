@@ -27,6 +27,7 @@ struct Answer {
   std::optional<LayerEntry> layer;
   resolve::Report report;
   std::string shared_leaf{};  // empty without a shared expert
+  bool mega = false;          // the strategy is a leaf of its own, which runs in the winner's place
 
   bool served() const { return !report.winner.empty(); }
 };
@@ -65,6 +66,15 @@ void withdraw_winner(resolve::Report& r, Reject reason, const std::string& detai
   r.knobs.clear();
 }
 
+/// Names the leaf that runs: the fused strategy's is no row of the list, it takes the winner's
+/// place.
+void name_mega(Answer& answer) {
+  if (!answer.mega || !answer.served()) return;
+  Identity4 id = leaves::find_leaf_by_id(answer.report.winner)->id;
+  id.kernel = "mega_moe";
+  answer.report.winner = answer.report.eligible.front() = id.str();
+}
+
 class Explainer {
  public:
   explicit Explainer(const ExplainOptions& options) : options_(options) {
@@ -73,21 +83,28 @@ class Explainer {
     if (options.sm) deployment_.env = resolve::with_gpu(deployment_.env, *options.sm);
     request_.leaf = options.leaf;
     request_.prefer = options.prefer;
+    request_.comm = options.comm;
     if (options.device_pinned) request_.device = options.deployment.device;
     check_sources();
     if (options.sketch.format) leaves::to_format(*options.sketch.format);
   }
 
   std::vector<Answer> run() {
-    if (!options_.checkpoint.empty()) return from_checkpoint();
-    if (!options_.preset.empty()) return {answer(overlaid(make_preset(options_.preset)))};
-    return {from_sketch()};
+    std::vector<Answer> out = answers();
+    for (Answer& answer : out) name_mega(answer);
+    return out;
   }
 
   /// What the checkpoint's files gave occasion to, after run().
   const std::vector<std::string>& notices() const { return notices_; }
 
  private:
+  std::vector<Answer> answers() {
+    if (!options_.checkpoint.empty()) return from_checkpoint();
+    if (!options_.preset.empty()) return {answer(overlaid(make_preset(options_.preset)))};
+    return {from_sketch()};
+  }
+
   void check_sources() const {
     require(options_.preset.empty() || options_.checkpoint.empty(), "preset '", options_.preset,
             "' and checkpoint '", options_.checkpoint, "' are both stated; keep one");
@@ -114,7 +131,11 @@ class Explainer {
     Problem spread = out.report.problem;
     spread.combine = resolve::asked_combine(spread, deployment_);
     const api::Join join = api::judge_join(spread, deployment_, options_.comm);
-    out.report.strategies = join.verdicts;
+    out.report.strategies = api::all_verdicts(spread, deployment_, join);
+    for (std::string& line :
+         api::overruled(deployment_.env, options_.comm, options_.sketch.combine))
+      out.report.warnings.push_back(std::move(line));
+    out.mega = join.strategy == &comm::fused();
     const Eligibility built = api::can_build(spread, deployment_, join);
     if (!built.eligible()) withdraw_winner(out.report, built.reason(), built.detail());
     return out;

@@ -258,25 +258,13 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
     out.layout = layout_name(layer.strategy()->contract.layout);
     out.weights = layer.weights_by() == comm::WeightsBy::kCombine ? "combine" : "experts";
   }
-  auto add = [&](const resolve::StrategyVerdict& v) {
-    const bool known = std::any_of(out.strategies.begin(), out.strategies.end(),
-                                   [&](const auto& s) { return s.strategy == v.strategy; });
-    if (!known)
-      out.strategies.push_back(
-          {v.strategy, !v.reason, v.reason ? std::string(to_string(*v.reason)) : "", v.detail});
-  };
-  for (const resolve::StrategyVerdict& v : p.join.verdicts) add(v);
-  for (const comm::Verdict& v : comm::choose(layer.part().problem(), p.deployment, "auto").verdicts)
-    add({std::string(v.strategy->name),
-         v.eligibility.eligible() ? std::optional<Reject>() : v.eligibility.reason(),
-         v.eligibility.detail()});
-  if (p.join.strategy == nullptr) return out;
-  // Auto's verdicts are of all of them, a pin's of it alone.
-  const std::string lost = p.join.verdicts.size() == 1 ? cat(p.join.strategy->name, " is pinned")
-                                                       : cat("behind ", p.join.strategy->name,
-                                                             " in the order of preference");
-  for (StrategyAnswer& s : out.strategies)
-    if (s.serves && s.strategy != p.join.strategy->name) s.detail = lost;
+  for (const resolve::StrategyVerdict& v :
+       api::all_verdicts(layer.part().problem(), p.deployment, p.join)) {
+    const bool chosen = p.join.strategy != nullptr && v.strategy == p.join.strategy->name;
+    out.strategies.push_back({v.strategy, !v.reason,
+                              v.reason ? std::string(to_string(*v.reason)) : "",
+                              chosen ? "" : v.detail});
+  }
   return out;
 }
 

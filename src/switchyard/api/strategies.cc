@@ -16,7 +16,8 @@
 namespace switchyard {
 namespace {
 
-constexpr std::string_view kCommSwitch = "SWITCHYARD_COMM";
+constexpr std::string_view kCommSwitch = "SWITCHYARD_COMM",
+                           kCombineSwitch = "SWITCHYARD_COMBINE_PRECISION";
 
 resolve::StrategyVerdict to_verdict(std::string_view name, const Eligibility& e) {
   if (e.eligible()) return {std::string(name), {}, ""};
@@ -64,6 +65,38 @@ Join judge_join(const Problem& problem, const Deployment& deployment, std::strin
   }
   if (deployment.ranks() == 1) return {};
   return {nullptr, {to_verdict("all_reduce", comm::can_reduce(problem, deployment))}};
+}
+
+std::vector<resolve::StrategyVerdict> all_verdicts(const Problem& problem,
+                                                   const Deployment& deployment, const Join& join) {
+  std::vector<resolve::StrategyVerdict> out = join.verdicts;
+  for (resolve::StrategyVerdict& v : to_verdicts(comm::choose(problem, deployment, "auto"))) {
+    const bool known = std::any_of(out.begin(), out.end(),
+                                   [&](const auto& o) { return o.strategy == v.strategy; });
+    if (!known) out.push_back(std::move(v));
+  }
+  if (join.strategy == nullptr) return out;
+  // Auto's verdicts are of all of them, a pin's of it alone.
+  const std::string lost = join.verdicts.size() == 1
+                               ? cat(join.strategy->name, " is pinned")
+                               : cat("behind ", join.strategy->name, " in the order of preference");
+  for (resolve::StrategyVerdict& v : out)
+    if (!v.reason) v.detail = v.strategy == join.strategy->name ? "chosen" : lost;
+  return out;
+}
+
+std::vector<std::string> overruled(const Environment& env, std::string_view comm,
+                                   const std::optional<CombinePrecision>& combine) {
+  std::vector<std::string> out;
+  const std::string asked = comm.empty() ? "auto" : to_strategy(comm);
+  if (const std::string pin = pinned_strategy(env, comm); !comm.empty() && pin != asked)
+    out.push_back(cat("strategy ", asked, " was asked for, and ", kCommSwitch, " = ", pin,
+                      " takes its place; unset the switch to have it"));
+  const std::string_view all = env.flag(kCombineSwitch);
+  if (combine && !all.empty() && all != "layer" && to_combine_precision(all) != *combine)
+    out.push_back(cat("combine ", to_string(*combine), " was asked for, and ", kCombineSwitch,
+                      " = ", all, " takes its place; unset the switch to have it"));
+  return out;
 }
 
 std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env) {

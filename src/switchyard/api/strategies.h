@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,15 @@ struct Join {
 /// all-reduce under attention TP, only the pinned one when `comm` names one, and none for one rank
 /// that pins none.
 Join judge_join(const Problem& problem, const Deployment& deployment, std::string_view comm);
+/// Every strategy's verdict for a report: those of the join first, then, where a pin kept it short,
+/// the others'. One that could serve says in its detail that it is chosen, or what stands before
+/// it.
+std::vector<resolve::StrategyVerdict> all_verdicts(const Problem& problem,
+                                                   const Deployment& deployment, const Join& join);
+/// What the caller asked for by an argument, and a switch has decided otherwise: a line for each.
+/// Nothing where they agree, or no argument is given.
+std::vector<std::string> overruled(const Environment& env, std::string_view comm,
+                                   const std::optional<CombinePrecision>& combine);
 /// The verdicts on every exchange strategy, for a small layer on two ranks of this machine.
 std::vector<resolve::StrategyVerdict> judge_exchanges(const Environment& env);
 /// Why the first of `verdicts`, none of which is a yes, keeps the ranks from being joined.

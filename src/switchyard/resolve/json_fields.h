@@ -150,6 +150,7 @@ struct Fields<Request> {
     f("leaf", r.leaf);
     f("device", r.device);
     f("prefer", r.prefer);
+    f("comm", r.comm);
   }
 };
 

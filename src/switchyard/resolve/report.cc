@@ -28,6 +28,7 @@ std::string describe_request(const Request& r) {
   if (!r.leaf.empty()) parts.push_back("leaf " + r.leaf);
   if (r.device) parts.push_back(cat("device ", to_string(*r.device)));
   if (!r.prefer.empty()) parts.push_back("prefer " + r.prefer);
+  if (!r.comm.empty()) parts.push_back("strategy " + r.comm);
   return parts.empty() ? "nothing in particular" : join(parts);
 }
 
@@ -66,9 +67,12 @@ std::string to_text(const Report& r) {
   if (r.eligible.empty() && r.rejected.empty())
     section(out, "rejected", {"nothing was considered; the list of leaves is at fault"});
   section(out, "strategies", map(r.strategies, [](const StrategyVerdict& s) {
-            return s.reason ? cat(s.strategy, "  ", to_string(*s.reason), ": ", s.detail)
-                            : cat(s.strategy, "  can serve");
+            return s.reason
+                       ? cat(s.strategy, "  ", to_string(*s.reason), ": ", s.detail)
+                       : cat(s.strategy, "  can serve", s.detail.empty() ? "" : ", ", s.detail);
           }));
+  if (r.strategies.empty() && r.deployment.ranks() == 1)
+    section(out, "strategies", {"none, one rank has nobody to join"});
   section(out, "assumed",
           map(r.assumed, [](const Assumption& a) { return cat(a.field, " = ", a.value); }));
   section(out, "knobs", map(r.knobs, [](const Knob& k) {

@@ -19,6 +19,7 @@ struct Request {
   std::string leaf{};              // pin: an id, or a query in any order; never degrades
   std::optional<Device> device{};  // pin; never degrades
   std::string prefer{};            // a device or an ancestor's backend word; may degrade, loudly
+  std::string comm{};              // pin: what joins the ranks; the resolver only keeps it
 
   bool operator==(const Request&) const = default;
 };
@@ -31,7 +32,8 @@ struct Rejection {
   bool operator==(const Rejection&) const = default;
 };
 
-/// One communication strategy's verdict; `reason` and `detail` are set when it cannot serve.
+/// One communication strategy's verdict: `reason` is set when it cannot serve, and `detail` says
+/// why; of one that can it says whether it is chosen, or what stands before it.
 struct StrategyVerdict {
   std::string strategy;
   std::optional<Reject> reason;
