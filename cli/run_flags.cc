@@ -50,6 +50,11 @@ void SpreadFlags::check() const {
           " ends layers whose ranks hold the same tokens, and under --parallel ",
           to_string(d.parallel),
           " they do not; ask for --parallel tep or ttp, or for --finalize plain");
+  require(
+      finalize == "plain" || combine.value_or(CombinePrecision::kBf16) == CombinePrecision::kBf16,
+      "--finalize ", finalize, " sends contributions in the activation dtype, and --combine ",
+      to_string(combine.value_or(CombinePrecision::kBf16)),
+      " asks for another precision; leave one of the two out");
   if (!chunk_tokens || d.ranks() == 1) return;
   require(d.parallel == Parallel::kDep, "--chunk-tokens ", *chunk_tokens,
           " cuts exchanges of tokens, and --parallel ", to_string(d.parallel),

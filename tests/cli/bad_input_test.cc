@@ -239,6 +239,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"run", "--finalize", "fused"}, {"finalize fused", "--parallel ttp"}},
         Case{{"run", "--finalize", "fused", "--ep", "2"},
              {"--finalize fused", "under --parallel dep", "--parallel tep or ttp"}},
+        Case{
+            {"run", "--ranks", "2", "--parallel", "ttp", "--finalize", "fused", "--combine", "fp8"},
+            {"--finalize fused", "--combine fp8", "leave one of the two out"}},
         Case{{"bench", "layer", "--finalize", "fused"}, {"finalize fused", "--parallel ttp"}},
         Case{{"run", "--finalize", "fast"}, {"'fast'", "plain, fused or reduce"}},
         Case{{"run", "--combine", "fp9"}, {"combine precision 'fp9'", "nvfp4"}},
