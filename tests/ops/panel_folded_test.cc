@@ -70,6 +70,10 @@ TEST_F(FoldedScales, EveryCodeUnderEveryE8m0ScaleIsExact) {
     const auto all = [&](std::int64_t r, std::int64_t b) { return base + (b + 5 * r) % 33; };
     expect_folded(test::coded_matrix(kMxfp4Layout, 40, 33 * 32, all));
   }
+  const auto most = [](std::int64_t r, std::int64_t b) { return 250 + (b + r) % 5; };  // 255: NaN
+  expect_folded(test::coded_matrix(kMxfp4Layout, 40, 5 * 32, most));
+  const auto least = [](std::int64_t r, std::int64_t b) { return r % 2 == 0 ? 0 : b % 3; };
+  expect_folded(test::coded_matrix(kMxfp4Layout, 40, 5 * 32, least));
 }
 
 // A scale that belongs to the neighbour shows.
@@ -83,8 +87,12 @@ TEST_F(FoldedScales, AnotherScaleGivesAnotherWeight) {
   const PanelMatrix of_one = one.view(), of_next = next.view();
   decode_folded_avx512(of_one, 0, a, scale);
   decode_folded_avx512(of_next, 0, b, scale);
-  for (std::size_t i = 0; i < std::size(a); ++i)
+  std::size_t weights = 0;
+  for (std::size_t i = 0; i < std::size(a); ++i) {
     ASSERT_TRUE(a[i] != b[i] || (a[i] & 0x7fff) == 0) << i;
+    weights += (a[i] & 0x7fff) != 0;
+  }
+  EXPECT_GT(weights, std::size(a) / 2) << "what is zero could not differ";
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "switchyard/ops/grouped_gemm/panel_fixed.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/coded_matrix.h"
+#include "tests/support/panel_amx_emulated.h"
 #include "tests/support/panel_scratch.h"
 #include "tests/support/selection_cases.h"
 #include "tests/support/soak.h"
@@ -166,17 +167,18 @@ Rows first_rows(const Packed& w, std::int64_t count) {
 }
 
 std::vector<float> run(PanelGemm gemm, const Packed& w, const Input& x, const Rows& rows,
-                       bool keeps = true) {
+                       bool keeps = true, bool indexed = true) {
   const PanelMatrix view = w.view();
   // The tiers' needs differ, and a Zen 4 keeps panels with the twin of AVX-512.
-  test::PanelScratch scratch(w.layout, gemm == panel_gemm_amx ? CpuIsa::kAmx : CpuIsa::kZen4);
+  const bool gathers = gemm == panel_gemm_amx || gemm == test::panel_gemm_amx_emulated;
+  test::PanelScratch scratch(w.layout, gathers ? CpuIsa::kAmx : CpuIsa::kZen4);
   const std::int64_t width = kPanelRows * (rows.panel_end - rows.panel_begin), stride = width + 3;
   std::vector<float> y(rows.index.size() * std::size_t(stride), -777.0f);
   gemm({.w = &view,
         .panel_begin = rows.panel_begin,
         .panel_end = rows.panel_end,
         .x = x.view(),
-        .index = rows.index.data(),
+        .index = indexed ? rows.index.data() : nullptr,
         .num_rows = std::int64_t(rows.index.size()),
         .y = y.data(),
         .y_stride = stride,
@@ -493,7 +495,8 @@ TEST_P(PanelGemmTwin, EveryCodeOfMixedBlocksIsExact) {
   const auto wide = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 157 : 190; };
   const auto far = [](std::int64_t r, std::int64_t b) { return r == 20 && b == 1 ? 64 : 190; };
   for (const Matrix& m : {mx_matrix(near), mx_matrix(edge), mx_matrix(wide), mx_matrix(far)})
-    for (const float one : {1.0f, 0x1p-20f, 0x1p-60f}) expect_exact(GetParam().gemm, m, one);
+    for (const float one : {1.0f, 0x1p-20f, 0x1p-60f, 0x1p-93f})
+      expect_exact(GetParam().gemm, m, one);
 }
 
 // The ends of the scales' range: code 0 is 2^-127, which is no normal float.
@@ -545,13 +548,32 @@ TEST_P(PanelGemmTwin, ARowKeepsItsBitsWherePanelsDoNotFold) {
   EXPECT_EQ(run(GetParam().gemm, w, x, all_of_them, false), all) << "without memory to keep panels";
 }
 
-INSTANTIATE_TEST_SUITE_P(Twins, PanelGemmTwin,
-                         testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
-                                         Twin{"avx2", panel_gemm_avx2, CpuIsa::kAvx2},
-                                         Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512,
-                                              fix_row_avx512},
-                                         Twin{"amx", panel_gemm_amx, CpuIsa::kAmx}),
-                         [](const auto& info) { return info.param.name; });
+// FC2's form: without an index, row i of the output is of row i of the input.
+TEST_P(PanelGemmTwin, RowsInOrderNeedNoIndex) {
+  for (const auto& [name, layout] : all_layouts())
+    for (Form form : inputs_of(layout))
+      for (const int count : {1, 9, 17, 33, 50}) {
+        const Packed w(test::make_matrix(layout, 33, legal_cols(layout, 291), 11));
+        const Input x(w, count, form, GetParam().fix_row);
+        Rows rows{0, w.layout.panels(), {}};
+        for (int i = 0; i < count; ++i) rows.index.push_back(i);
+        const std::vector<float> want = run(GetParam().gemm, w, x, rows);
+        EXPECT_EQ(run(GetParam().gemm, w, x, rows, true, false), want) << name << " " << count;
+        EXPECT_EQ(run(GetParam().gemm, w, x, rows, false, false), want) << name << " " << count;
+        if (count == 1) continue;
+        std::ranges::reverse(rows.index);
+        EXPECT_NE(run(GetParam().gemm, w, x, rows), want) << "the control: an index is followed";
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Twins, PanelGemmTwin,
+    testing::Values(Twin{"portable", panel_gemm_portable, CpuIsa::kPortable},
+                    Twin{"avx2", panel_gemm_avx2, CpuIsa::kAvx2},
+                    Twin{"avx512", panel_gemm_avx512, CpuIsa::kAvx512, fix_row_avx512},
+                    Twin{"amx", panel_gemm_amx, CpuIsa::kAmx},
+                    Twin{"amx_emulated", test::panel_gemm_amx_emulated, CpuIsa::kAvx512}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace switchyard::ops

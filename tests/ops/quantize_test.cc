@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "switchyard/base/check.h"
 #include "switchyard/base/dtype.h"
 #include "switchyard/base/errors.h"
 #include "tests/cases/moe_case.h"
@@ -313,25 +314,40 @@ TEST(QuantizeRowsToCodes, DecodeToTheSameValuesAsTheRows) {
 
 // Wherever it runs, the quantiser gives the portable tier's bits; a NaN may have another sign.
 TEST(QuantizeRow, EveryTierHasTheSameBits) {
+  constexpr std::size_t kGuards = 32;
   for (ActivationQuant kind : kKinds)
     for (std::int64_t cols : {1, 17, 33, 130, 720}) {
       Floats x = test::normal_values(std::size_t(cols), unsigned(cols) + 3);
       x[0] = -0.0F;
       if (cols > 100) x[100] = kInf, x[40] = std::nanf(""), x[64] = 0x1p-130F, x[2] = 1e30F;
       const std::size_t n = std::size_t(cols), blocks = (n + 127) / 128;
-      std::vector<std::uint16_t> want(n, 0xeeee), got(n, 0xdddd);
-      Floats want_scales(blocks, -7), got_scales(blocks, -7);
-      float want_row = -1, got_row = -2;
+      std::vector<std::uint16_t> want(n, 0xeeee);
+      Floats want_scales(blocks, -7);
+      float want_row = -1;
       quantize_row_cpu({kind, x.data(), cols, kStatic, want.data(), want_scales.data(), &want_row});
       for (CpuIsa isa : test::runnable_tiers()) {
-        quantize_row_cpu({kind, x.data(), cols, kStatic, got.data(), got_scales.data(), &got_row},
-                         isa);
+        SCOPED_TRACE(cat(to_string(kind), ", ", cols, " columns, ", to_string(isa)));
+        // Poisoned for each tier, so that one that writes nothing shows; guards lie behind.
+        std::vector<std::uint16_t> got(n + kGuards, 0xdddd);
+        Floats got_scales(blocks + kGuards, -7);
+        float got_row = -2;
+        const QuantizeRowArgs args = {kind,       x.data(),          cols,    kStatic,
+                                      got.data(), got_scales.data(), &got_row};
+        if (isa == CpuIsa::kAvx512) {
+          quantize_row_avx512(args);  // itself, not what a dispatch may give in its place
+        } else {
+          quantize_row_cpu(args, isa);
+        }
         for (std::size_t i = 0; i < n; ++i)
           EXPECT_TRUE(got[i] == want[i] ||
                       (std::isnan(bf16_to_float(got[i])) && std::isnan(bf16_to_float(want[i]))))
-              << to_string(kind) << " " << cols << " " << i << " " << to_string(isa);
+              << i;
         EXPECT_EQ(std::memcmp(got_scales.data(), want_scales.data(), blocks * 4), 0);
         EXPECT_EQ(std::memcmp(&got_row, &want_row, 4), 0);
+        for (std::size_t i = 0; i < kGuards; ++i) {
+          EXPECT_EQ(got[n + i], 0xdddd);
+          EXPECT_EQ(got_scales[blocks + i], -7);
+        }
       }
     }
 }
