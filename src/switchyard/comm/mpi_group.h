@@ -54,6 +54,7 @@ class MpiSession {
   void without_calls(std::vector<std::string>& texts);
   int rank_ = 0, size_ = 1;
   bool ours_ = false, broken_ = false;
+  bool apart_ = false;  // in different calls: nothing is on its way, but no other call follows
 };
 
 }  // namespace switchyard::comm

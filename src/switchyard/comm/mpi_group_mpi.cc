@@ -152,7 +152,7 @@ std::vector<std::string> MpiSession::all_gather(std::string_view mine,
 
 std::vector<std::string> MpiSession::gather(std::string_view call, std::string_view mine,
                                             std::chrono::milliseconds budget) {
-  check_usable(broken_, rank_, call);
+  check_usable(broken_ || apart_, rank_, call);
   const std::size_t ranks = std::size_t(size_);
   auto lengths = std::make_unique<GatheringLengths>();
   auto texts = std::make_unique<GatheringTexts>();
@@ -188,8 +188,8 @@ void MpiSession::without_calls(std::vector<std::string>& texts) {
   const std::string first = texts[0].substr(0, texts[0].find('\n'));
   for (std::size_t r = 0; r < texts.size(); ++r) {
     const std::size_t end = texts[r].find('\n');
-    broken_ = texts[r].compare(0, end, first) != 0;
-    require(!broken_, "rank 0 is in ", first, ", rank ", r, " in ", texts[r].substr(0, end),
+    apart_ = texts[r].compare(0, end, first) != 0;
+    require(!apart_, "rank 0 is in ", first, ", rank ", r, " in ", texts[r].substr(0, end),
             "; the processes must make the same calls in the same order, start all alike");
     texts[r].erase(0, end + 1);
   }
@@ -197,7 +197,7 @@ void MpiSession::without_calls(std::vector<std::string>& texts) {
 
 void MpiSession::sum(const float* mine, float* all, std::int64_t count) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  check_usable(broken_, rank_, "a sum of floats");
+  check_usable(broken_ || apart_, rank_, "a sum of floats");
   for (std::int64_t at = 0; at < count; at += kMost)
     MPI_Allreduce(mine + at, all + at, int(std::min(kMost, count - at)), MPI_FLOAT, MPI_SUM,
                   MPI_COMM_WORLD);
