@@ -89,6 +89,7 @@ Share share_of(const layer::Layer& part, Call& call) {
   layer::choose_experts(part, args, parts, routed);
   layer::append_shared(part, args, routed);
   share.weights.assign(parts.weights.begin(), parts.weights.begin() + call.tokens * shape.top_k);
+  share.chosen.assign(parts.ids.begin(), parts.ids.begin() + call.tokens * shape.top_k);
   keep_held(part, parts.ids.first(tokens * std::size_t(shape.top_k)));
   share.ids.assign(parts.ids.begin(), parts.ids.begin() + call.tokens * shape.top_k);
   if (part.shared() != nullptr) {

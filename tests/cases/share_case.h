@@ -29,12 +29,13 @@ std::unique_ptr<layer::Layer> make_part(const layer::Layer& whole, const PartOf&
 /// Shapes:  out [tokens, H'] (L of a latent layer); shared [tokens, H], or empty; inter,
 /// shared_inter
 ///          as StageCapture says; rows [tokens, choices, H'], unweighted, and ids [tokens, choices]
-///          of the part's experts, -1 for others', whose rows stay poisoned.
+///          of the part's experts, -1 for others', whose rows stay poisoned; chosen [tokens,
+///          choices], the layer's own ids.
 struct Share {
   std::vector<float> out, shared;
   std::vector<float> weights;  // [tokens, choices]
   std::vector<float> rows;
-  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> ids, chosen;
   std::vector<double> inter, shared_inter;
 };
 

@@ -3,6 +3,7 @@
 // the oracle says. A field without a case fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -126,15 +127,24 @@ std::vector<Case> cases() {
 
 using Ranks = std::vector<std::unique_ptr<RankEnd>>;
 
-/// Every rank's end with a field as the case says.
-Ranks run(Ending ending, const std::function<void(RankEnd&)>& alter) {
-  static const Problem problem = make_preset("tiny");
+enum class Before { kNothing, kAnotherCall };
+
+/// Every rank's end with a field as the case says; a call may go before it with the fields as they
+/// were, of which nothing may stay.
+Ranks run(Ending ending, const std::function<void(RankEnd&)>& alter,
+          const Problem& problem = make_preset("tiny"), Before before = Before::kNothing) {
   Ranks ranks;
   for (int r = 0; r < kRanks; ++r) ranks.push_back(std::make_unique<RankEnd>(problem, r));
   test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](comm::Group& g) {
     RankEnd& mine = *ranks[std::size_t(g.rank())];
     FusedEnd end(g, problem,
                  {.ending = ending, .capacity = kTokens, .held = kHeld, .dtype = kDtype});
+    if (before == Before::kAnotherCall) {
+      std::copy(mine.rows.rbegin(), mine.rows.rend(), static_cast<std::uint8_t*>(end.rows()));
+      end.finish(mine.local, mine.behind);
+      std::ranges::fill(mine.residual_out, 0xcd);
+      std::ranges::fill(mine.norm_out, 0xcd);
+    }
     alter(mine);
     std::copy(mine.rows.begin(), mine.rows.end(), static_cast<std::uint8_t*>(end.rows()));
     end.finish(mine.local, mine.behind);
@@ -189,6 +199,43 @@ TEST(FusedEndFields, EachChangesTheOutputsAsInTheOracle) {
       }
     }
   }
+}
+
+// A call leaves nothing to the next one, whichever field differs: no index, row, scale or shard.
+TEST(FusedEndFields, ACallKnowsNothingOfTheOneBefore) {
+  const Problem problem = make_preset("tiny");
+  for (Ending ending : {Ending::kFused, Ending::kReduce})
+    for (const Case& c : cases()) {
+      SCOPED_TRACE(c.owner + "." + c.field);
+      const Ranks first = run(ending, c.alter, problem);
+      const Ranks second = run(ending, c.alter, problem, Before::kAnotherCall);
+      EXPECT_TRUE(test::same_bits(second[0]->residual_out, first[0]->residual_out));
+      EXPECT_TRUE(test::same_bits(second[0]->norm_out, first[0]->norm_out));
+    }
+}
+
+// Weights on the input are in the experts' rows already; a zero expert's row is the token, which
+// its weight multiplies here.
+TEST(FusedEndFields, WeightsOnTheInputWeighZeroExpertsOnly) {
+  Problem on_output = make_preset("tiny");
+  on_output.routing.zero_experts = 2;
+  Problem on_input = on_output;
+  on_input.routing.placement = WeightPlacement::kInput;
+  const auto choose_zeros = [](RankEnd& r) {
+    for (std::size_t i = 1; i < r.ids.size(); i += 3)
+      if (r.ids[i] >= 0) r.ids[i] = std::int32_t(kHeld + i % 2);
+  };
+  const auto weigh_zeros_only = [&](RankEnd& r) {
+    choose_zeros(r);
+    for (std::size_t i = 0; i < r.ids.size(); ++i)
+      if (r.ids[i] >= 0 && r.ids[i] < kHeld) r.weights[i] = 1;
+  };
+  Ranks got = run(Ending::kFused, choose_zeros, on_input);
+  Ranks want = run(Ending::kFused, weigh_zeros_only, on_output);
+  EXPECT_TRUE(near_oracle(*want[0], reference_of(want), kTokens));
+  EXPECT_TRUE(test::same_bits(got[0]->residual_out, want[0]->residual_out));
+  EXPECT_TRUE(test::same_bits(got[0]->norm_out, want[0]->norm_out));
+  EXPECT_FALSE(near_oracle(*got[0], reference_of(got), kTokens)) << "the control: all are weighed";
 }
 
 TEST(FusedEndFields, NoneIsWithoutACase) {

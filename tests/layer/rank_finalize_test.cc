@@ -66,21 +66,36 @@ struct Behind {
   }
 };
 
+/// What a rank finishes: its part of the layer, what that made of the tokens, and whether it is the
+/// one that adds the zero experts.
+struct RankShare {
+  const layer::Layer& part;
+  const test::Share& share;
+  bool adds_zeros = false;
+};
+
 /// One rank's contribution to element `h` of token `t`, in fp32: rows and shared shard are rounded
-/// once, and summed in choice order, or under `reduce` in the order of the rank's experts.
-float contribution(const layer::Layer& part, const test::Share& s, Ending ending, std::int64_t t,
+/// once, and summed in choice order, or under `reduce` in the order of the rank's experts. A weight
+/// on the input is in the row; a zero expert's row is the token, which it then weighs all the same.
+float contribution(const RankShare& rank, Ending ending, const Call& call, std::int64_t t,
                    std::int64_t h) {
+  const auto& [part, s, adds_zeros] = rank;
   const Dtype dtype = part.options().dtype;
   const std::int64_t k = part.problem().top_k(), hidden = part.problem().hidden;
+  const bool on_input = part.problem().routing.placement == WeightPlacement::kInput;
+  const auto is_zero = [&](std::int64_t i) {
+    return s.chosen[std::size_t(i)] >= part.problem().num_experts();
+  };
   std::vector<std::int64_t> order;
   for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
-    if (s.ids[std::size_t(i)] >= 0) order.push_back(i);
+    if (s.ids[std::size_t(i)] >= 0 || (adds_zeros && is_zero(i))) order.push_back(i);
   if (ending == Ending::kReduce)
     std::ranges::sort(order, {}, [&](std::int64_t i) { return s.ids[std::size_t(i)]; });
   float acc = 0;
   for (std::int64_t i : order) {
-    const float row = rounded(dtype, s.rows[std::size_t(i * hidden + h)]);
-    acc = acc + s.weights[std::size_t(i)] * row;
+    const float row = is_zero(i) ? call.exact[std::size_t(t * hidden + h)]
+                                 : rounded(dtype, s.rows[std::size_t(i * hidden + h)]);
+    acc = acc + (on_input && !is_zero(i) ? 1.0F : s.weights[std::size_t(i)]) * row;
   }
   acc *= part.problem().routed_scaling_factor;
   if (!s.shared.empty()) acc = acc + rounded(dtype, s.shared[std::size_t(t * hidden + h)]);
@@ -89,7 +104,7 @@ float contribution(const layer::Layer& part, const test::Share& s, Ending ending
 
 /// Plain loops over the ranks' shares; `left_out` is forgotten: a control.
 void expect_contract_of(const Parts& parts, const std::vector<test::Share>& shares, Ending ending,
-                        Behind& b, int left_out) {
+                        const Call& call, Behind& b, int left_out) {
   const Dtype t = parts[0]->options().dtype;
   const std::int64_t hidden = parts[0]->problem().hidden;
   for (std::int64_t m = 0; m < kTokens; ++m) {
@@ -99,8 +114,9 @@ void expect_contract_of(const Parts& parts, const std::vector<test::Share>& shar
       float sum = 0;
       for (int r = 0; r < int(parts.size()); ++r)
         if (r != left_out)
-          sum = sum + rounded(t, contribution(*parts[std::size_t(r)], shares[std::size_t(r)],
-                                              ending, m, h));
+          sum = sum +
+                rounded(t, contribution({*parts[std::size_t(r)], shares[std::size_t(r)], r == 0},
+                                        ending, call, m, h));
       p.push_back(rounded(t, sum + load_element(t, b.residual.data(), m * hidden + h)));
       lanes[h % 256] = lanes[h % 256] + p.back() * p.back();
     }
@@ -122,9 +138,7 @@ struct Mode {
 
 class Finalize : public EveryLeaf {
  protected:
-  void expect_contract(const Mode& mode, Ending ending, float factor, bool shared) {
-    LeafCase c = shared ? test::shared_case(leaf(), 96) : base();
-    c.problem.routed_scaling_factor = factor;
+  void expect_contract(const Mode& mode, Ending ending, const LeafCase& c) {
     const MoeLayer whole = build(c);
     Parts parts;
     for (int r = 0; r < kRanks; ++r) {
@@ -149,17 +163,44 @@ class Finalize : public EveryLeaf {
       for (const auto& part : parts) shares.push_back(test::share_of(*part, call));
       const Dtype t = o.layer.dtype;
       Behind want(t, c.problem.hidden), got(t, c.problem.hidden), control(t, c.problem.hidden);
-      expect_contract_of(parts, shares, ending, want, -1);
-      expect_contract_of(parts, shares, ending, control, 1);
+      expect_contract_of(parts, shares, ending, call, want, -1);
+      expect_contract_of(parts, shares, ending, call, control, 1);
       for (int i = 0; i < 2; ++i) {
         ForwardArgs args = call.args();
         args.workspace = workspace.bytes();
         std::ranges::fill(workspace.bytes(), std::byte{0xc5});
         rank.forward(args, got.args());
         EXPECT_TRUE(test::same_bits(got.residual_out, want.residual_out))
-            << layer::to_string(ending) << ", factor " << factor << ", rank " << g.rank();
+            << layer::to_string(ending) << ", factor " << c.problem.routed_scaling_factor
+            << ", rank " << g.rank();
         EXPECT_TRUE(test::same_bits(got.norm_out, want.norm_out)) << layer::to_string(ending);
         EXPECT_FALSE(test::same_bits(got.residual_out, control.residual_out));
+      }
+    }));
+  }
+
+  void expect_roundings(const LeafCase& c) {
+    constexpr double kHalfUlp = 0x1p-9;  // of bf16
+    const MoeLayer whole = build(c);
+    test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
+      const Call call(whole.impl(), kTokens, 30);
+      auto judged = [&](Ending ending) {
+        layer::RankOptions o;
+        o.layer = whole.impl().options();
+        o.layer.pool = std::make_shared<ThreadPool>(1);
+        o.parallel = Parallel::kTep;
+        o.capacity = kTokens;
+        o.ending = ending;
+        RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+        const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
+        EXPECT_TRUE(j.ok(budgets_of(rank))) << layer::to_string(ending) << " " << j.rel_l2_oracle;
+        EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << layer::to_string(ending);
+        return j.out;
+      };
+      const std::vector<double> plain = judged(Ending::kPlain);
+      for (Ending ending : {Ending::kFused, Ending::kReduce}) {
+        const std::vector<double> out = judged(ending);
+        EXPECT_GT(layer::rel_l2(out.data(), plain.data(), out.size()), kHalfUlp);
       }
     }));
   }
@@ -172,20 +213,40 @@ TEST_P(Finalize, EndsKeepTheirContractBitForBit) {
     for (Ending ending : {Ending::kFused, Ending::kReduce})
       for (float factor : {1.0F, 2.5F})
         for (bool shared : {false, true})
-          if (test::is_soak() || ++turn % 3 == 0) expect_contract(mode, ending, factor, shared);
+          if (test::is_soak() || ++turn % 3 == 0) {
+            LeafCase c = shared ? test::shared_case(leaf(), 96) : base();
+            c.problem.routed_scaling_factor = factor;
+            expect_contract(mode, ending, c);
+          }
 }
 
-// The ranks' oracle rounds rows and shared shard where the ending does: what is left is the
-// output's own rounding. A plain ending rounds elsewhere, and is further away than that.
-TEST_P(Finalize, TheOracleRoundsWhatTheEndingRounds) {
-  constexpr double kHalfUlp = 0x1p-9;  // of bf16
-  LeafCase c = test::shared_case(leaf(), 96);
-  c.options.dtype = Dtype::kBf16;
-  c.problem.routed_scaling_factor = 2.5F;
+// Weights that stand in the experts' inputs weigh no row again, but those of zero experts, which
+// one rank adds.
+TEST_P(Finalize, WeightsOnTheInputAndZeroExpertsKeepTheContract) {
+  for (const auto placement : {WeightPlacement::kInput, WeightPlacement::kOutput})
+    for (const int zeros : {0, 2})
+      for (Ending ending : {Ending::kFused, Ending::kReduce}) {
+        if (placement == WeightPlacement::kOutput && zeros == 0) continue;  // the test above
+        if (zeros > 0 && ending == Ending::kReduce) continue;               // refused
+        LeafCase c = base();
+        c.problem.routing.placement = placement;
+        c.problem.routing.zero_experts = zeros;
+        c.problem.routed_scaling_factor = 2.5F;
+        if (!leaf().can_implement(c.problem, Deployment{}).eligible()) continue;
+        SCOPED_TRACE(cat(zeros, " zero experts, weights on the ",
+                         placement == WeightPlacement::kInput ? "input" : "output"));
+        expect_contract({Parallel::kTep, 1}, ending, c);
+        if (test::is_soak()) expect_contract({Parallel::kTtp, 2}, ending, c);
+      }
+}
+
+// An output whose rows lie further apart than they are wide: the same rows, and nothing between.
+TEST_P(Finalize, AWiderOutputStrideLeavesTheGapsAlone) {
+  constexpr std::int64_t kGap = 3;
+  const LeafCase c = base();
   const MoeLayer whole = build(c);
   test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
-    const Call call(whole.impl(), kTokens, 30);
-    auto judged = [&](Ending ending) {
+    for (Ending ending : {Ending::kFused, Ending::kReduce}) {
       layer::RankOptions o;
       o.layer = whole.impl().options();
       o.layer.pool = std::make_shared<ThreadPool>(1);
@@ -193,17 +254,36 @@ TEST_P(Finalize, TheOracleRoundsWhatTheEndingRounds) {
       o.capacity = kTokens;
       o.ending = ending;
       RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
-      const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
-      EXPECT_TRUE(j.ok(budgets_of(rank))) << layer::to_string(ending) << " " << j.rel_l2_oracle;
-      EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << layer::to_string(ending);
-      return j.out;
-    };
-    const std::vector<double> plain = judged(Ending::kPlain);
-    for (Ending ending : {Ending::kFused, Ending::kReduce}) {
-      const std::vector<double> out = judged(ending);
-      EXPECT_GT(layer::rel_l2(out.data(), plain.data(), out.size()), kHalfUlp);
+      HostBuffer workspace(rank.workspace_bytes());
+      Call call(whole.impl(), kTokens, 30);
+      ForwardArgs args = call.args();
+      args.workspace = workspace.bytes();
+      rank.forward(args);
+      const std::size_t row = call.out.size() / kTokens,
+                        gap = kGap * size_of(whole.impl().options().dtype);
+      Bytes want, got(kTokens * (row + gap), std::byte(0xc5));
+      for (std::size_t t = 0; t < kTokens; ++t) {
+        const auto from = call.out.begin() + std::ptrdiff_t(t * row);
+        want.insert(want.end(), from, from + std::ptrdiff_t(row));
+        want.insert(want.end(), gap, std::byte(0xc5));
+      }
+      args.out = got.data();
+      args.out_stride = c.problem.hidden + kGap;
+      rank.forward(args);
+      EXPECT_TRUE(test::same_bits(got, want)) << layer::to_string(ending);
     }
   }));
+}
+
+// The ranks' oracle rounds rows and shared shard where the ending does: what is left is the
+// output's own rounding. A plain ending rounds elsewhere, and is further away than that.
+TEST_P(Finalize, TheOracleRoundsWhatTheEndingRounds) {
+  LeafCase c = test::shared_case(leaf(), 96);
+  c.options.dtype = Dtype::kBf16;
+  c.problem.routed_scaling_factor = 2.5F;
+  expect_roundings(c);
+  c.problem.routing.placement = WeightPlacement::kInput;
+  if (leaf().can_implement(c.problem, Deployment{}).eligible()) expect_roundings(c);
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaves, Finalize, test::every_cpu_leaf(), test::leaf_name);
