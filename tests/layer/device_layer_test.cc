@@ -290,15 +290,19 @@ TEST_P(DeviceLayer, StridesAndUnfinalisedRows) {
 
 TEST_P(DeviceLayer, AGraphReplaysWithTheTokensThatAreThereThen) {
   const MoeLayer layer = build(base());
-  Call call(layer.impl(), 40), later(layer.impl(), 40, 2);
-  const std::vector<std::byte> first = call.run(), second = later.run();
-  DeviceCall device(call);
-  DeviceGraph graph(device.stream, [&] { layer.forward(device.args); });
-  graph.run();
-  EXPECT_EQ(device.out.get(), first);
-  device.hidden.memory.upload(later.hidden.data());
-  graph.run();
-  EXPECT_EQ(device.out.get(), second);
+  for (const int tokens : {1, 8, 40}) {  // few and many: FC1 ends in other ways
+    SCOPED_TRACE(tokens);
+    Call call(layer.impl(), tokens), later(layer.impl(), tokens, 2);
+    const std::vector<std::byte> first = call.run(), second = later.run();
+    EXPECT_NE(first, second);
+    DeviceCall device(call);
+    DeviceGraph graph(device.stream, [&] { layer.forward(device.args); });
+    graph.run();
+    EXPECT_EQ(device.out.get(), first);
+    device.hidden.memory.upload(later.hidden.data());
+    graph.run();
+    EXPECT_EQ(device.out.get(), second);
+  }
 }
 
 TEST_P(DeviceLayer, AGoodCallFollowsEachRefusedOne) {

@@ -50,7 +50,7 @@ struct EndCase {
       x_scales.push_back(0.01f * (1 + random.uniform(std::uint64_t(i) + 5)));
   }
 
-  const std::vector<std::int32_t> counts{0, 1, 3, 8, 5, 0, 7};
+  const std::vector<std::int32_t> counts{0, 1, 3, 8, 5, 0, 7, 13};  // 13: two tiles of tokens
   const std::int64_t inter = 200, padded = 256;
   bool gated;
   TileLayout layout;

@@ -33,6 +33,16 @@ bool unscaled(const SumScales& s) {
 
 bool has_codes(const DeviceGemm& gemm) { return gemm.layout.code == TileCode::kE4m3Operand; }
 
+/// The last of a block's row tiles quantises it: all of them must be there, and count in one place.
+void ensure_all_arrive(const DeviceGemm& gemm, const ActivationEnd& end) {
+  ensure(has_codes(gemm), "grouped GEMM of FC1: no tier of this code counts arrivals");
+  ensure(end.rows_stride % 128 == 0, "grouped GEMM of FC1: ", end.rows_stride,
+         " columns are no whole blocks to count in");
+  ensure(gemm.layout.row_tiles() % (end.gated ? 4 : 2) == 0,
+         "grouped GEMM of FC1: ", gemm.layout.row_tiles(),
+         " row tiles leave a block without its last one");
+}
+
 /// Whether the call takes the prefill tier, which `built` says is built for its end.
 bool takes_prefill(const char* what, const DeviceGemm& gemm, bool built, std::int64_t tile) {
   if (tile == 0) return built && prefers_prefill(gemm);
@@ -50,6 +60,7 @@ bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stre
   ensure(
       end.arrivals == nullptr || (tile == kCountingTile && counts_blocks(end.quant, end.out.codes)),
       "grouped GEMM of FC1: nobody counts arrivals for this quantiser in this tier");
+  if (end.arrivals != nullptr) ensure_all_arrive(gemm, end);
   const bool bf16 =
       end.quant == formats::ActivationQuant::kNone && end.out.planes == 1 && unscaled(end.scales);
   if (takes_prefill("grouped GEMM of FC1", gemm, bf16 || has_codes(gemm), tile)) {

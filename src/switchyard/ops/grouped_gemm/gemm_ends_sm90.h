@@ -224,6 +224,7 @@ struct StoreActivated {
       fence_device();
     }
     if (__shfl_sync(~0u, before, 0) != kSharing - 1) return;
+    __syncwarp();  // a shuffle orders no memory: what the first lane has seen, all see behind this
     const float* from = end.rows + tile.first * end.rows_stride + scaled_col(block);
     for (int token = 0; token < tile.tokens; token += kAhead) {
       float4 x[kAhead];

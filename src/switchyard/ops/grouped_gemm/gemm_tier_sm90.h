@@ -69,6 +69,9 @@ struct Tier {
   /// A warp finishes what FC1's warpgroups have ended; where rows are many, that is slower than a
   /// launch behind.
   static constexpr bool kFinishes = Code::kCode == TileCode::kE4m3Operand && tokens == 8;
+  // It takes what the warpgroups post in rounds, and one whose row tile does not exist posts
+  // nothing.
+  static_assert(!kFinishes || kRowTiles == 1, "the finishing warp would wait for ever");
   /// The warp or warpgroup behind those that multiply fetches.
   static constexpr int kThreads = 128 * row_tiles + (kLends ? 128 : kFinishes ? 64 : 32);
   /// Experts that the table of tile starts has room for.
