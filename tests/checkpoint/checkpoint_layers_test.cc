@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "switchyard/checkpoint/inspect.h"
+#include "switchyard/checkpoint/layer_list.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/checkpoint/module_matcher.h"
 #include "switchyard/checkpoint/moe_io.h"
@@ -334,6 +335,27 @@ TEST(Layers, F32BiasesAreNeverNarrowed) {
   EXPECT_TRUE(l.notices.empty());
   EXPECT_THAT(Checkpoint::open(data_dir("deepseek_v3")).layer(0).notices,
               ElementsAre(HasSubstr("BF16")));
+}
+
+// Neighbours are one run; a layer that is there ends it, and so does an MTP layer, which is not
+// among those that must be there.
+TEST(Layers, AbsentOnesAreNamedInRuns) {
+  const auto layer = [](std::int64_t index, bool present, bool is_mtp = false) {
+    LayerInfo out;
+    out.index = index, out.present = present, out.is_mtp = is_mtp;
+    return out;
+  };
+  const auto absent = [&](std::int64_t index) { return layer(index, false); };
+  const auto there = [&](std::int64_t index) { return layer(index, true); };
+  const auto mtp = [&](std::int64_t index) { return layer(index, false, true); };
+  EXPECT_EQ(absent_text({there(0), absent(1), absent(2), absent(3), there(4), absent(7)}),
+            "MoE layers 1 .. 3, 7 are declared and the checkpoint holds no tensor of them");
+  EXPECT_EQ(absent_text({absent(1), absent(2), mtp(3), absent(4)}),
+            "MoE layers 1 .. 2, 4 are declared and the checkpoint holds no tensor of them");
+  EXPECT_EQ(absent_text({there(1), absent(2), mtp(3)}),
+            "MoE layer 2 is declared and the checkpoint holds no tensor of it");
+  EXPECT_EQ(absent_text({there(1), mtp(2)}), "");
+  EXPECT_EQ(absent_text({}), "");
 }
 
 TEST(Layers, AbsentMtpLayersAreListed) {

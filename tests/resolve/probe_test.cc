@@ -427,6 +427,15 @@ TEST(LastLevel, EachCacheIsCountedOnce) {
   EXPECT_EQ(last_level_bytes(dir.path(), {0, 5}), 0) << "nothing is known of 5";
   EXPECT_EQ(last_level_bytes(dir.path() + "/absent", {0}), 0);
   EXPECT_EQ(last_level_bytes(dir.path(), {}), 0);
+  for (const char* unknown : {"", "\n", "all\n", "1\n"}) {
+    dir.write("cpu0/cache/index3/shared_cpu_list", unknown);
+    EXPECT_EQ(last_level_bytes(dir.path(), {0}), 0) << "nobody knows who shares it: " << unknown;
+    EXPECT_EQ(last_level_bytes(dir.path(), {9, 0}), 0) << unknown;
+  }
+  std::filesystem::remove(dir.path() + "/cpu0/cache/index3/shared_cpu_list");
+  EXPECT_EQ(last_level_bytes(dir.path(), {0, 1}), 0);
+  dir.write("cpu0/cache/index3/shared_cpu_list", "0-1\n");
+  EXPECT_EQ(last_level_bytes(dir.path(), {0, 1}), 32 * mib);
   dir.write("cpu0/cache/index3/size", "many");
   EXPECT_EQ(last_level_bytes(dir.path(), {0}), 0);
   dir.write("cpu0/cache/index3/level", "");  // the second one is then the last

@@ -191,7 +191,8 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   if (!v.ok && (j.overflows || overflows_inside(subject, j.worst_row)))
     v.notices.push_back(cat(overflow_text(), largest_scale(checkpoint, entry.index)));
   if (all_zero(j.out))
-    v.notices.push_back("the output of every token is 0: weights or scales let nothing through");
+    v.notices.push_back(
+        "the output of every token is 0: the tokens are, or weights or scales let nothing through");
   if (trial.output.empty()) return v;
   const std::vector<double> expected = widened(trial.output);
   v.rel_l2 = layer::rel_l2(j.out.data(), expected.data(), expected.size());

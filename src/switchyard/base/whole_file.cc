@@ -58,8 +58,8 @@ std::string new_file_beside(const std::string& path) {
 
 }  // namespace
 
-WholeFile::WholeFile(std::string path, const FileKind& kind) : path_(std::move(path)) {
-  require_replaceable(path_, kind);
+WholeFile::WholeFile(std::string path, const FileKind& kind) : path_(std::move(path)), kind_(kind) {
+  require_replaceable(path_, kind_);
   part_ = new_file_beside(path_);
   if (!part_.empty()) out_.open(part_, std::ios::binary | std::ios::trunc);
   require(out_.is_open(), path_, kRefusal);
@@ -72,6 +72,8 @@ WholeFile::~WholeFile() {
 }
 
 void WholeFile::commit() {
+  // The work may have taken hours. Where this throws, the destructor removes what was written.
+  require_replaceable(path_, kind_);
   out_.close();
   const bool written = !out_.fail() && std::rename(part_.c_str(), path_.c_str()) == 0;
   if (!written) std::remove(part_.c_str());

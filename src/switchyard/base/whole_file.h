@@ -30,11 +30,13 @@ class WholeFile {
 
   /// Where the content goes.
   std::ostream& out() { return out_; }
-  /// Gives the file its name. Errors: UsageError when anything could not be written.
+  /// Gives the file its name. Errors: UsageError when anything could not be written, or when what
+  /// stands at PATH by then may not be replaced.
   void commit();
 
  private:
   std::string path_, part_;
+  FileKind kind_;
   std::ofstream out_;
 };
 

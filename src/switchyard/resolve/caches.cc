@@ -67,7 +67,8 @@ std::int64_t last_level_bytes(const std::string& root, const std::vector<int>& c
   for (const int cpu : cpus) {
     if (counted.contains(cpu)) continue;
     const Cache cache = last_level(cat(root, "/cpu", cpu, "/cache"));
-    if (cache.bytes == 0) return 0;
+    // One that does not name the processor would be counted once for each that shares it.
+    if (cache.bytes == 0 || !cache.cpus.contains(cpu)) return 0;
     out += cache.bytes;
     counted.insert(cache.cpus.begin(), cache.cpus.end());
   }

@@ -27,9 +27,10 @@ struct Turn {
 /// Asks for what the streams of P panels read next. The first tile of rows runs ahead of itself,
 /// into the second-level cache and then the first: the processor's own prefetcher starts late and
 /// stops at pages. At the end of its panel a stream goes on where the next P panels begin: the
-/// call's own, or what is read after the call. So no stream starts cold, and none is read beyond
-/// its end. The other tiles find their panels near and share the next ones among themselves, so
-/// that memory delivers while they multiply.
+/// call's own, or what is read after the call. So no stream starts cold. Where nothing is known to
+/// be read after it, the addresses behind the call's panels are asked for in vain, which is
+/// harmless: a prefetch neither faults nor changes anything. The other tiles find their panels near
+/// and share the next ones among themselves, so that memory delivers while they multiply.
 template <int P, std::int64_t UnitBytes>
 class Ahead {
  public:
