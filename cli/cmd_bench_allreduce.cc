@@ -218,7 +218,7 @@ const Command kBenchAllReduce = {
     .summary = "Times the fused all-reduce over ranks, and checks every output",
     .example =
         "switchyard bench allreduce --pattern 1 --ranks 4 --tokens 1,512\n"
-        "mpirun -n 4 switchyard bench allreduce --tokens 512  # processes, against MPI_Allreduce\n"
+        "mpirun -n 4 switchyard bench allreduce --tokens 512  # processes, against MPI_Iallreduce\n"
         "switchyard bench allreduce --pattern 7 --quant nvfp4 --shared "
         "--routed-scaling-factor 2.5 --json",
     .run = run_command};

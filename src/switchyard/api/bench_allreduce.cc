@@ -46,7 +46,7 @@ constexpr BenchAllReduceRules kRules{
     .separate =
         "separate: what a caller without fusion runs, in steps that end in memory: finalize "
         "or reduction (patterns 6, 7), the same all-reduce as kAllReduce (of processes: "
-        "MPI_Allreduce of as many floats), residual and norm, quantisation",
+        "MPI_Iallreduce of as many floats), residual and norm, quantisation",
     .bytes =
         "bytes: what all ranks together read and write at least: contributions, expert rows, "
         "residual, rows of their owners, outputs",
@@ -57,12 +57,15 @@ constexpr BenchAllReduceRules kRules{
 /// The elementwise maximum of every rank's values, of which all have as many.
 std::vector<double> max_over_ranks(comm::Group& g, std::vector<double> mine) {
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
-  for (const std::string& theirs : g.all_gather(bytes, kPhase))
+  for (const std::string& theirs : g.all_gather(bytes, kPhase)) {
+    ensure(theirs.size() == bytes.size(), "bench allreduce: the ranks timed ", bytes.size(),
+           " and ", theirs.size(), " bytes of times");
     for (std::size_t i = 0; i < mine.size(); ++i) {
       double value = 0;
       std::memcpy(&value, theirs.data() + i * sizeof value, sizeof value);
       mine[i] = std::max(mine[i], value);
     }
+  }
   return mine;
 }
 
@@ -100,6 +103,7 @@ class SeparateSteps {
       : fused_(traffic.fused()),
         workspace_(workspace),
         mpi_(mpi),
+        budget_(deadlines.serving),
         alone_group_(std::move(comm::make_thread_groups(1, deadlines)[0])),
         alone_(alone_group_, {1, fused_.shape.tokens, fused_.shape.hidden, fused_.shape.dtype},
                {.isa = isa}),
@@ -124,7 +128,7 @@ class SeparateSteps {
   void run() {
     if (local_) alone_.run(*local_);
     if (mpi_ != nullptr)
-      mpi_->sum(floats_.data(), sums_.data(), std::int64_t(sums_.size()));
+      mpi_->sum(floats_, budget_);
     else
       workspace_.run(sum_);
     if (norm_) alone_.run(*norm_);
@@ -138,10 +142,11 @@ class SeparateSteps {
     if (local_) alone_.run(*local_);
     workspace_.run(sum_);
     const void* from = std::get<ops::PlainSource>(sum_.source).input;
-    floats_.resize(std::size_t(fused_.shape.tokens * fused_.shape.hidden));
-    sums_.resize(floats_.size());
-    for (std::size_t i = 0; i < floats_.size(); ++i)
-      floats_[i] = load_element(fused_.shape.dtype, from, std::int64_t(i));
+    std::vector<float>& mine = floats_->mine;
+    mine.resize(std::size_t(fused_.shape.tokens * fused_.shape.hidden));
+    floats_->all.resize(mine.size());
+    for (std::size_t i = 0; i < mine.size(); ++i)
+      mine[i] = load_element(fused_.shape.dtype, from, std::int64_t(i));
   }
   void quantise() {
     const ops::CallShape& s = fused_.shape;
@@ -162,12 +167,14 @@ class SeparateSteps {
   ops::AllReduceCall fused_;
   comm::AllReduceWorkspace& workspace_;
   comm::MpiSession* mpi_;
+  std::chrono::milliseconds budget_;
+  std::shared_ptr<comm::SummedFloats> floats_ = std::make_shared<comm::SummedFloats>();
   comm::Group alone_group_;
   comm::AllReduceWorkspace alone_;
   const ops::RowKernels& kernels_;
   std::optional<ops::AllReduceCall> local_, norm_;
   ops::AllReduceCall sum_;
-  std::vector<float> norm_row_, floats_, sums_;
+  std::vector<float> norm_row_;
   std::vector<std::uint8_t> scales_, codes_;
 };
 
@@ -220,7 +227,7 @@ void run_row(comm::Group& g, const BenchAllReduceOptions& o, std::int64_t tokens
   row.strategy = o.ranks == 1 ? "local" : std::string(ops::to_string(strategy));
   row.fused = summary_of(fused);
   row.separate = summary_of(separate);
-  row.separate_by = mpi != nullptr ? "MPI_Allreduce of floats" : "own steps";
+  row.separate_by = mpi != nullptr ? "MPI_Iallreduce of floats" : "own steps";
   row.equal_ranks = std::all_of(digests.begin(), digests.end(),
                                 [&](const std::string& d) { return d == digests[0]; });
   row.bytes = bytes_of(o, traffic, tokens, strategy);

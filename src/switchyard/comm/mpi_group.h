@@ -2,7 +2,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +13,11 @@ namespace switchyard::comm {
 
 /// Whether this build can form groups of MPI processes.
 bool has_mpi();
+
+/// What MpiSession::sum() reads and writes. Shapes: mine, all [count].
+struct SummedFloats {
+  std::vector<float> mine, all;
+};
 
 /// MPI for the life of this object: started unless the process has done so, and ended by the one
 /// that started it. MPI only brings the processes together; a formed group waits in shared memory,
@@ -43,10 +48,13 @@ class MpiSession {
   ///         another call; PeerError when a process does not come within `budget`, or did not in an
   ///         earlier call.
   std::vector<std::string> all_gather(std::string_view mine, std::chrono::milliseconds budget);
-  /// all = the sum of every process's `mine`, by MPI_Allreduce: what a benchmark holds the fused
-  /// all-reduce against. MPI knows no deadline here, so let the processes meet in a group first.
-  /// Collective. Shapes: mine, all [count]. Errors: PeerError when an earlier call broke off.
-  void sum(const float* mine, float* all, std::int64_t count);
+  /// all = the sum of every process's `mine`, by MPI_Iallreduce, which is asked without a pause
+  /// whether it is done: what a benchmark holds the fused all-reduce against. Collective; the same
+  /// count in all processes.
+  /// Errors: UsageError when `all` has another size than `mine`; PeerError when a process does not
+  ///         come within `budget`, or did not in an earlier call. MPI may then still touch the
+  ///         floats, which are kept for it.
+  void sum(const std::shared_ptr<SummedFloats>& floats, std::chrono::milliseconds budget);
 
  private:
   std::vector<std::string> gather(std::string_view call, std::string_view mine,

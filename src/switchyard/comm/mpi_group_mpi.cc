@@ -14,7 +14,8 @@
 namespace switchyard::comm {
 namespace {
 
-constexpr std::string_view kFormation = "group formation", kTexts = "exchange of texts";
+constexpr std::string_view kFormation = "group formation", kTexts = "exchange of texts",
+                           kSum = "a sum of floats";
 
 std::string host_name() {
   char name[256] = {};
@@ -47,13 +48,17 @@ struct GatheringTexts {
   std::vector<int> lengths, starts;
   std::string all;
 };
+struct Summing {
+  MPI_Request request;
+  std::shared_ptr<SummedFloats> floats;
+};
 
 /// Completes a collective that has begun, within the budget; else it is left to MPI for good, which
-/// may still write there, and `broken` is set.
+/// may still write there, and `broken` is set. Between looks it sleeps for `pause`; 0 where the
+/// time is measured.
 template <class Collective>
 void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget, int rank,
-            std::string_view phase, bool& broken) {
-  constexpr useconds_t kPoll = 200;
+            std::string_view phase, bool& broken, useconds_t pause = 200) {
   const auto start = std::chrono::steady_clock::now();
   for (int done = 0; done == 0;) {
     MPI_Test(&call->request, &done, MPI_STATUS_IGNORE);
@@ -67,7 +72,7 @@ void finish(std::unique_ptr<Collective>& call, std::chrono::milliseconds budget,
                           "; see whether they run, and start all again"),
                       {rank, -1, std::string(phase), s});
     }
-    usleep(kPoll);
+    if (pause > 0) usleep(pause);
   }
 }
 
@@ -195,12 +200,21 @@ void MpiSession::without_calls(std::vector<std::string>& texts) {
   }
 }
 
-void MpiSession::sum(const float* mine, float* all, std::int64_t count) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  check_usable(broken_ || apart_, rank_, "a sum of floats");
-  for (std::int64_t at = 0; at < count; at += kMost)
-    MPI_Allreduce(mine + at, all + at, int(std::min(kMost, count - at)), MPI_FLOAT, MPI_SUM,
-                  MPI_COMM_WORLD);
+void MpiSession::sum(const std::shared_ptr<SummedFloats>& floats,
+                     std::chrono::milliseconds budget) {
+  constexpr std::size_t kMost = std::numeric_limits<int>::max();
+  check_usable(broken_ || apart_, rank_, kSum);
+  const std::size_t count = floats->mine.size();
+  require(floats->all.size() == count, kSum, ": ", count, " floats into ", floats->all.size(),
+          "; give as many");
+  for (std::size_t at = 0; at < count; at += kMost) {
+    auto call = std::make_unique<Summing>();
+    call->floats = floats;
+    MPI_Iallreduce(floats->mine.data() + at, floats->all.data() + at,
+                   int(std::min(kMost, count - at)), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD,
+                   &call->request);
+    finish(call, budget, rank_, kSum, broken_, 0);
+  }
 }
 
 }  // namespace switchyard::comm
