@@ -67,7 +67,8 @@ class DeviceAllReduce {
   ///         GPU cannot reach another, ranks share one unasked or memory is refused; PeerError.
   DeviceAllReduce(Group& group, const AllReduceCapacity& capacity,
                   const DeviceAllReduceOptions& options = {});
-  /// Waits for what is queued, which gives up at once when the group is aborted.
+  /// Waits for what is queued. It gives up at once where the group was aborted before; else the
+  /// GPU's waits last until the deadline, whoever aborts meanwhile: call wait() first, which looks.
   ~DeviceAllReduce();
   DeviceAllReduce(const DeviceAllReduce&) = delete;
   DeviceAllReduce& operator=(const DeviceAllReduce&) = delete;

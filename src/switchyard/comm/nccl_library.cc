@@ -80,6 +80,8 @@ NcclSum::NcclSum(Group& group) {
   const std::string first =
       group.all_gather(std::string_view(id.bytes, sizeof id.bytes), kPhase)[0];
   std::memcpy(id.bytes, first.data(), sizeof id.bytes);
+  // NCCL's call is collective too and knows no deadline: where it refuses one rank at once, the
+  // others stay in it until NCCL itself gives up, and only then hear of it from the group.
   const auto leave = [&] {
     if (communicator_ != nullptr) library().destroy(communicator_);
   };
