@@ -77,9 +77,10 @@ std::vector<Processes::Meeting> Processes::meet(const Meeting& mine) {
 /// A meeting of processes that go on behind it, all from the same place.
 std::vector<Processes::Meeting> Processes::meet_here(const Meeting& mine) {
   std::vector<Meeting> all = meet(mine);
+  for (std::size_t r = 0; r < all.size(); ++r)  // who failed, before who is only elsewhere
+    require(all[r].ending.text.empty(), "rank ", r, ": ", all[r].ending.text);
   for (std::size_t r = 0; r < all.size(); ++r) {
     const Meeting& m = all[r];
-    require(m.ending.text.empty(), "rank ", r, ": ", m.ending.text);
     require(m.place == mine.place, "rank ", r, " is at ", m.place, " where rank ", rank_, " is at ",
             mine.place, "; start all processes with the same words");
   }
