@@ -189,13 +189,7 @@ struct AllReduceFlags {
 
 Answer run_on(Processes& processes, Arguments& args) {
   AllReduceFlags flags;
-  bool wanted = false;
-  processes.together([&] {
-    flags.add(args);
-    wanted = args.parse();
-    if (wanted) flags.finish(processes);
-  });
-  if (!wanted) return {kOk, args.help(), ""};
+  if (!read_together(processes, flags, args)) return {kOk, args.help(), ""};
   StatusLine status;
   if (processes.rank() == 0) flags.options.progress = status.callback();
   const BenchAllReduceResult result = bench_allreduce(flags.options);

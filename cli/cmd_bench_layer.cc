@@ -131,13 +131,7 @@ bool holds_bar(const BenchLayerResult& r) {
 
 Answer run_on(Processes& processes, Arguments& args) {
   BenchLayerFlags flags;
-  bool wanted = false;
-  processes.together([&] {
-    flags.add(args);
-    wanted = args.parse();
-    if (wanted) flags.finish(processes);
-  });
-  if (!wanted) return {kOk, args.help(), ""};
+  if (!read_together(processes, flags, args)) return {kOk, args.help(), ""};
   StatusLine status;
   if (flags.ranked()) {
     if (processes.rank() == 0) flags.search.progress = status.callback();

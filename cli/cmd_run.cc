@@ -164,13 +164,7 @@ std::string text_of(const RunResult& result) {
 
 Answer run_on(Processes& processes, Arguments& args) {
   RunFlags flags;
-  bool wanted = false;
-  processes.together([&] {
-    flags.add(args);
-    wanted = args.parse();
-    if (wanted) flags.finish(processes);
-  });
-  if (!wanted) return {kOk, args.help(), ""};
+  if (!read_together(processes, flags, args)) return {kOk, args.help(), ""};
   RunResult result = run_layers(flags);
   return {result.ok ? kOk : kFailed, flags.json ? json_of(result) : text_of(result), ""};
 }
