@@ -15,6 +15,7 @@ else()
   file(GLOB tile_kernels CONFIGURE_DEPENDS ${tile_patterns})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tile_kernels})
 endif()
+list(FILTER tile_kernels EXCLUDE REGEX "/pack_tiles[^/]*$")  # they run before any forward
 list(SORT tile_kernels)
 list(REMOVE_DUPLICATES tile_kernels)
 set(digests "")

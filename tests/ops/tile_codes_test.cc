@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/formats/nvfp4.h"
+#include "switchyard/ops/grouped_gemm/pack_tiles.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 #include "tests/cases/moe_case.h"
 #include "tests/support/usage_error.h"
@@ -211,6 +214,55 @@ TEST(TileCodes, ANanTakesItsRow) {
     for (std::int64_t r = 0; r < 20; ++r)
       EXPECT_EQ(std::isnan(p.factors[std::size_t(r)]), r == 7 || r == 9) << r;
     for (std::byte b : p.bytes) EXPECT_NE(b & std::byte(0x7f), std::byte(0x7f));
+  }
+}
+
+// As a device packs them: some rows of tiles at a time from the stored rows of those alone, whose
+// scales may begin inside a block, gate and up together.
+TEST(TileCodes, PiecesOfAMatrixGiveTheWholesBytes) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    constexpr std::int64_t kRows = 150, kCols = 294, kHalf = kTileRows / 2;
+    const formats::Matrix gate = test::make_matrix(c.weights, kRows, kCols, 3);
+    const formats::Matrix up = test::make_matrix(c.weights, kRows, kCols, 4);
+    Packed whole({.rows = 2 * 192, .cols = kCols, .code = c.code});
+    whole.add(gate, RowPlace::kGate);
+    whole.add(up, RowPlace::kUp);
+    const auto from = [](const formats::Matrix& m, std::int64_t first) {
+      StoredRows rows = stored_rows(m);
+      rows.codes = rows.code_row(first);
+      rows.scales = rows.scale_row(first, bytes_of(m.layout.scale));
+      rows.first = first;
+      return rows;
+    };
+    const TileLayout& l = whole.layout;
+    for (std::int64_t row = 0; row < l.row_tiles(); ++row) {
+      const std::int64_t first = std::min(row * kHalf, kRows);
+      const TileSources s{
+          .gate = from(gate, first), .up = from(up, first), .paired = true, .code = c.code};
+      std::array<std::uint32_t, std::size_t(kTileRows)> marks{};
+      for (std::int64_t r = 0; r < kTileRows; ++r)  // as a warp of three lanes would
+        for (std::int64_t lane = 0; lane < 3; ++lane)
+          marks[std::size_t(r)] = std::max(marks[std::size_t(r)],
+                                           row_mark(source_row(s, row * 64 + r), c.code, lane, 3));
+      for (std::int64_t col = 0; col < l.col_tiles(); ++col) {
+        const std::int64_t tile = row * l.col_tiles() + col;
+        for (std::int64_t u = 0; u < tile_units(c.code); ++u) {
+          const TileUnit unit = tile_unit(s, {row, col, u}, marks.data());
+          ASSERT_EQ(
+              std::memcmp(&unit, &whole.bytes[std::size_t(tile * tile_bytes(c.code) + u * 16)],
+                          sizeof unit),
+              0)
+              << row << " " << col << " " << u;
+        }
+        for (int which = 0; which < 2 && c.code == TileCode::kE4m3Operand; ++which)
+          ASSERT_EQ(operand_scale(s, {row, col}, which),
+                    read<float>(&whole.bytes[std::size_t(l.scales_at() + tile * 8 + which * 4)]));
+      }
+      for (std::int64_t r = 0; r < kTileRows; ++r)
+        ASSERT_EQ(row_factor(source_row(s, row * 64 + r), c.code, marks[std::size_t(r)]),
+                  whole.factors[std::size_t(row * 64 + r)]);
+    }
   }
 }
 

@@ -150,16 +150,16 @@ constexpr std::int64_t placed_row(std::int64_t row, RowPlace place) {
   return place == RowPlace::kPlain ? row : paired_row(row, place == RowPlace::kUp);
 }
 
-/// Writes the rows of `m`; padding is left as it is, so zero `packed` first.
+/// Adds the rows of `m` to what stands in `packed`; zero it first. What stands where:
+/// pack_tiles_math.h, for the device too.
 ///
 /// Shapes:  packed [layout.bytes()].
 /// Errors:  UsageError unless `m` is stored as `layout` says; InternalError when it does not fit.
 void pack_tiles(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
                 std::span<std::byte> packed);
 
-/// Writes what the sums of each packed row are multiplied by: its channel's scale, the matrix's
-/// global scale and the power of two that decoding leaves out. NaN for a row with a NaN in it:
-/// every sum of that row is one.
+/// Writes what the sums of each packed row of `m` are multiplied by: row_factor(). NaN for a row
+/// with a NaN in it: every sum of that row is one.
 ///
 /// Shapes:  factors [row_tiles * 64].
 void pack_factors(const formats::Matrix& m, const TileLayout& layout, RowPlace place,
