@@ -8,6 +8,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/formats/static_scale.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_ffn/expert_check.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 
 namespace switchyard::ops {
@@ -278,28 +279,6 @@ void finish(const FfnArgs& a, const Buffers& b) {
   f.out = a.rows;
   f.out_dtype = a.rows_dtype;
   write_rows_cuda(f, a.stream);
-}
-
-void check_matrix(const char* name, const formats::Matrix& m, std::int64_t rows,
-                  std::int64_t cols) {
-  require(m.rows == rows && m.cols == cols, name, " projection is [", m.rows, ", ", m.cols,
-          "], this layer needs [", rows, ", ", cols, "]");
-}
-
-void check_bias(const char* name, const std::vector<float>& bias, std::int64_t size, bool wanted) {
-  require(bias.empty() || (wanted && std::int64_t(bias.size()) == size), name, " bias holds ",
-          bias.size(), " values, this layer needs ", wanted ? size : 0);
-}
-
-void check_expert(const FfnShape& s, const checkpoint::ExpertWeights& e) {
-  require(e.gate.has_value() == s.gated, "expert ", s.gated ? "lacks a" : "has a",
-          " gate projection; the layer's activation ", s.gated ? "needs one" : "takes none");
-  if (s.gated) check_matrix("gate", *e.gate, s.inter, s.hidden);
-  check_matrix("up", e.up, s.inter, s.hidden);
-  check_matrix("down", e.down, s.hidden, s.inter);
-  check_bias("gate", e.gate_bias, s.inter, s.bias && s.gated);
-  check_bias("up", e.up_bias, s.inter, s.bias);
-  check_bias("down", e.down_bias, s.hidden, s.bias);
 }
 
 }  // namespace
