@@ -2,31 +2,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times a whole MoE layer in bf16 by PyTorch's grouped GEMM beside ours, on one GPU.
 
-    torch_grouped_mm.py [--command PATH] [--preset P] [--tokens T,...] [--seconds X] [--json FILE]
+    torch_grouped_mm.py [--command PATH] [--preset P] [--tokens T,...] [--seconds X] [--least RATIO] [--json FILE]
 
 Theirs: softmax top-k, sort by expert, gather, torch._grouped_mm with gate and up joined, SiLU, torch._grouped_mm,
-weighting, index-add. Both sides: random weights that rotate over copies larger than the L2 cache, fresh logits for
-each call of a CUDA graph, medians of the graph's time over its calls. Ours is `switchyard bench layer`.
-Exit status: 0 ok, 1 a result is wrong or a program failed, 2 bad usage, 3 there is no GPU or no PyTorch.
+weighting, index-add; with weights of both layouts, [in, out] and [out, in], of which the faster one counts. Both sides:
+random weights that rotate over copies larger than the L2 cache, fresh logits for each call of a CUDA graph, medians of
+the graph's time over its calls. Ours is `switchyard bench layer`. It needs PyTorch and the command, and no compiler:
+libraries in `lib` beside the command are found, as scripts/gpu_pass.sh packs them.
+Exit status: 0 ok, 1 a result is wrong, a program failed or a ratio is below --least, 2 bad usage, 3 there is no GPU or no
+PyTorch that has _grouped_mm.
 """
 import argparse
+import datetime
 import json
+import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
-SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "gpt-oss-120b": (2880, 2880, 128, 4),
-          "mixtral-8x7b": (4096, 14336, 8, 2), "deepseek-v3": (7168, 2048, 256, 8)}
 CACHES = 32  # together the layers hold so many L2 caches
 
 
 class Layer:
-    """Weights of one layer, [experts, in, out]."""
+    """Weights of one layer, [experts, in, out]; in memory [in, out], or [out, in] where `turned`."""
 
-    def __init__(self, torch, shape):
+    def __init__(self, torch, shape, turned):
         hidden, inter, experts, self.top_k = shape
-        make = lambda *size: torch.randn(*size, device="cuda", dtype=torch.bfloat16).mul_(size[1] ** -0.5)
+
+        def make(count, rows, cols):
+            size = (count, cols, rows) if turned else (count, rows, cols)
+            made = torch.randn(*size, device="cuda", dtype=torch.bfloat16).mul_(rows ** -0.5)
+            return made.transpose(1, 2) if turned else made
+
         self.up, self.down, self.inter = make(experts, hidden, 2 * inter), make(experts, inter, hidden), inter
         self.experts = experts
 
@@ -87,51 +96,117 @@ def time_theirs(torch, layers, shape, tokens, seconds):
     return statistics.median(times)
 
 
-def time_ours(command, preset, tokens, seconds):
-    args = [command, "bench", "layer", "--device", "cuda", "--preset", preset, "--format", "bf16", "--tokens",
-            ",".join(map(str, tokens)), "--state", "fresh", "--seconds", str(seconds), "--without-shared", "--json"]
-    done = subprocess.run(args, stdout=subprocess.PIPE, text=True)
+def time_layouts(torch, shape, tokens, seconds):
+    """Of each number of tokens the better layout's median µs, and its name."""
+    best = {}
+    for turned in (False, True):
+        layers = [Layer(torch, shape, turned)]
+        l2 = torch.cuda.get_device_properties(0).L2_cache_size
+        while len(layers) < 2 or len(layers) * layers[0].bytes() < CACHES * l2:
+            layers.append(Layer(torch, shape, turned))
+        for t in tokens:
+            us = time_theirs(torch, layers, shape, t, seconds)
+            best[t] = min(best.get(t, (us, "")), (us, "[out, in]" if turned else "[in, out]"))
+        del layers
+        torch.cuda.empty_cache()
+    return best
+
+
+def ask(command, *words):
+    """What our command prints as JSON, whatever its verdict."""
+    env = dict(os.environ)
+    libraries = pathlib.Path(command).resolve().parent / "lib"
+    if libraries.is_dir():
+        env["LD_LIBRARY_PATH"] = f"{libraries}:{env.get('LD_LIBRARY_PATH', '')}"
+    words = [str(command), *map(str, words), "--json"]
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=env)
+    except OSError as error:
+        raise RuntimeError(f"{command} cannot be run: {error.strerror}") from error
     if not done.stdout:
-        raise RuntimeError(f"{' '.join(args)} exited with {done.returncode}")
-    rows = json.loads(done.stdout)["measurements"]
+        raise RuntimeError(f"{' '.join(words)} exited with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def shape_of(command, preset):
+    """hidden, inter, experts and top_k."""
+    problem = ask(command, "explain", "--preset", preset)["problem"]
+    return [problem["hidden"], problem["inter"], problem["routing"]["num_experts"], problem["routing"]["top_k"]]
+
+
+def time_ours(command, preset, tokens, seconds):
+    """Our result, and the median µs of each number of tokens."""
+    result = ask(command, "bench", "layer", "--device", "cuda", "--preset", preset, "--format", "bf16", "--tokens",
+                 ",".join(map(str, tokens)), "--state", "fresh", "--seconds", seconds, "--without-shared")
+    rows = result["measurements"]
     if not all(r["ok"] for r in rows):
         raise RuntimeError("our result is wrong")
-    return {r["tokens"]: r["fresh"]["time_us"]["p50"] for r in rows}
+    return result, {r["tokens"]: r["fresh"]["time_us"]["p50"] for r in rows}
+
+
+def table(rows, least):
+    """The lines of the table and, below it, whether every size keeps `least`."""
+    lines = [f"{'T':>6} {'torch us':>10} {'ours us':>10} {'ratio':>6}  their layout"]
+    lines += [f"{r['tokens']:>6} {r['torch_us']:>10.1f} {r['ours_us']:>10.1f} {r['ratio']:>6.2f}  {r['torch_layout']}"
+              for r in rows]
+    short = [r for r in rows if not r["ratio"] >= least]
+    if least > 0:
+        below = ", ".join(f"{r['ratio']:.2f} at {r['tokens']}" for r in short)
+        lines.append(f"ratios below {least:g}: {below}" if short else f"every ratio is {least:g} or more")
+    return lines, not short
+
+
+def arguments(words):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--command", default="build/cuda/switchyard")
+    parser.add_argument("--preset", default="qwen3-30b-a3b")
+    parser.add_argument("--tokens", default="1,8,64,512,4096,8192")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--least", type=float, default=0.0, help="exit with 1 where theirs over ours is less")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args(words)
+    counts = args.tokens.split(",")
+    if not all(c.isdecimal() and int(c) > 0 for c in counts):
+        parser.error(f"--tokens {args.tokens} is no list of whole numbers above 0")
+    if args.seconds <= 0:
+        parser.error("--seconds is above 0")
+    args.tokens = [int(c) for c in counts]
+    return args
+
+
+def gpu_torch():
+    """PyTorch with a GPU and the grouped GEMM. Raises ImportError."""
+    import torch
+    if not torch.cuda.is_available():
+        raise ImportError("PyTorch sees no GPU")
+    if not hasattr(torch, "_grouped_mm"):
+        raise ImportError(f"PyTorch {torch.__version__} has no _grouped_mm")
+    return torch
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--command", default="build/cuda/switchyard")
-    parser.add_argument("--preset", default="qwen3-30b-a3b", choices=sorted(SHAPES))
-    parser.add_argument("--tokens", default="1,8,64,512,4096,8192")
-    parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--json")
-    args = parser.parse_args()
+    args = arguments(sys.argv[1:])
+    shape = shape_of(args.command, args.preset)
     try:
-        import torch
-        if not torch.cuda.is_available():
-            raise ImportError("PyTorch sees no GPU")
+        torch = gpu_torch()
     except ImportError as error:
         print(f"torch_grouped_mm.py: {error}", file=sys.stderr)
         return 3
-    shape, tokens = SHAPES[args.preset], [int(t) for t in args.tokens.split(",")]
-    layers = [Layer(torch, shape)]
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    while len(layers) < 2 or len(layers) * layers[0].bytes() < CACHES * l2:
-        layers.append(Layer(torch, shape))
-    theirs = {t: time_theirs(torch, layers, shape, t, args.seconds) for t in tokens}
-    del layers
-    torch.cuda.empty_cache()
-    ours = time_ours(args.command, args.preset, tokens, args.seconds)
-    print(f"{args.preset} bf16 on {torch.cuda.get_device_name(0)}, PyTorch {torch.__version__}, p50 of a call in a graph")
-    print(f"{'T':>6} {'torch us':>10} {'ours us':>10} {'ratio':>6}")
-    for t in tokens:
-        print(f"{t:>6} {theirs[t]:>10.1f} {ours[t]:>10.1f} {theirs[t] / ours[t]:>6.2f}")
+    theirs = time_layouts(torch, shape, args.tokens, args.seconds)
+    result, ours = time_ours(args.command, args.preset, args.tokens, args.seconds)
+    rows = [{"tokens": t, "torch_us": theirs[t][0], "torch_layout": theirs[t][1], "ours_us": ours[t],
+             "ratio": theirs[t][0] / ours[t]} for t in args.tokens]
+    lines, kept = table(rows, args.least)
+    print(f"{args.preset} bf16 on {torch.cuda.get_device_name(0)}, PyTorch {torch.__version__}, p50 of a call in a graph; "
+          "ratio above 1: ours is faster")
+    print("\n".join(lines))
     if args.json:
-        rows = [{"tokens": t, "torch_us": theirs[t], "ours_us": ours[t]} for t in tokens]
-        with open(args.json, "w") as file:
-            json.dump({"preset": args.preset, "torch": torch.__version__, "rows": rows}, file, indent=1)
-    return 0
+        keep = {k: result[k] for k in ("version", "commit", "machine", "fingerprint")}
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        args.json.write_text(json.dumps(
+            {**keep, "schema": "switchyard.bench.torch.1", "date": now, "preset": args.preset,
+             "torch": torch.__version__, "gpu": torch.cuda.get_device_name(0), "rows": rows}, indent=2) + "\n")
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT / "bench/peers"))
 import render_benchmarks  # noqa: E402
 import run as peers  # noqa: E402
+import torch_grouped_mm  # noqa: E402
 
 HEADER = {"version": "1.2.3", "commit": "abcdef", "date": "2031-02-03T04:05:06Z", "command": "switchyard bench x --json",
           "machine": {"cpu_model": "Abacus 9", "cpus": 2, "l3_bytes": 48 << 20, "cpu_isa": "avx512"}}
@@ -165,6 +166,35 @@ class Peers(unittest.TestCase):
                 finally:
                     sys.stderr = before
             self.assertEqual(refused.exception.code, 2, words)
+
+    def test_the_table_of_pytorch_names_the_sizes_that_fall_short(self):
+        rows = [{"tokens": t, "torch_us": us, "torch_layout": "[in, out]", "ours_us": 100.0, "ratio": us / 100}
+                for t, us in ((1, 210.0), (8, 139.0), (64, float("nan")))]
+        lines, kept = torch_grouped_mm.table(rows, 1.4)
+        self.assertFalse(kept)
+        self.assertEqual(lines[-1], "ratios below 1.4: 1.39 at 8, nan at 64")
+        self.assertRegex(lines[1], r"^ +1 +210.0 +100.0 +2.10 +\[in, out\]$")
+        lines, kept = torch_grouped_mm.table(rows[:1], 1.4)
+        self.assertTrue(kept)
+        self.assertEqual(lines[-1], "every ratio is 1.4 or more")
+        self.assertTrue(torch_grouped_mm.table(rows, 0)[1] is False, "a ratio that is none keeps nothing")
+
+    def test_pytorchs_script_asks_the_command_and_says_what_is_missing(self):
+        script = [sys.executable, ROOT / "bench/peers/torch_grouped_mm.py"]
+        done = subprocess.run([*script, "--command", "/nothing/there"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn("/nothing/there cannot be run", done.stderr)
+        self.assertEqual(subprocess.run([*script, "--tokens", "0"], capture_output=True).returncode, 2)
+        if "SWITCHYARD_COMMAND" not in os.environ:
+            self.skipTest("no command is given")
+        command = os.environ["SWITCHYARD_COMMAND"]
+        self.assertEqual(torch_grouped_mm.shape_of(command, "qwen3-30b-a3b"), [2048, 768, 128, 8])
+        with tempfile.TemporaryDirectory() as folder:  # libraries beside the command are found
+            stub = pathlib.Path(folder) / "stub"
+            (stub.parent / "lib").mkdir()
+            stub.write_text('#!/bin/sh\necho "{\\"path\\": \\"$LD_LIBRARY_PATH\\"}"\n')
+            stub.chmod(0o755)
+            self.assertTrue(torch_grouped_mm.ask(stub, "doctor")["path"].startswith(str(stub.parent.resolve() / "lib")))
 
     def test_a_peer_that_cannot_be_had_is_one_line(self):
         with self.assertRaisesRegex(peers.NoPeer, "fetching it: there is no nothing-of-that-name here"):
