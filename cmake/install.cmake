@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: the command, the static library, its public headers and a package for
-# find_package(switchyard). Public are base/, core/, the values of eplb/ that `switchyard eplb` prints, those of the fused
+# find_package(switchyard). Public are base/, core/, the values of eplb/ that plan and decide what moves, those of the fused
 # all-reduce, and those of api/ that include nothing below them.
 if(SWITCHYARD_CUDA)
   install(CODE "message(FATAL_ERROR \"installing a build with the CUDA twins is not supported yet; install build/cpu\")")
@@ -11,7 +11,7 @@ include(CMakePackageConfigHelpers)
 
 file(GLOB headers RELATIVE ${SWITCHYARD_SRC} CONFIGURE_DEPENDS
   ${SWITCHYARD_SRC}/switchyard/api/*.h ${SWITCHYARD_SRC}/switchyard/core/*.h ${SWITCHYARD_SRC}/switchyard/base/*.h)
-foreach(value loads placement placement_file planner statistics)
+foreach(value balancer loads migration placement placement_file planner statistics)
   list(APPEND headers switchyard/eplb/${value}.h)
 endforeach()
 set(allreduce switchyard/ops/allreduce_norm/allreduce_norm.h switchyard/formats/scale_layout.h)

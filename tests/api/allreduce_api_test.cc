@@ -16,18 +16,19 @@ using test::ArData;
 using test::ArSpec;
 using testing::HasSubstr;
 
-AllReduceTeam team_of(const ArSpec& s) { return {s.ranks, s.tokens, s.hidden, s.dtype}; }
+AllReduceSize size_of(const ArSpec& s) { return {s.tokens, s.hidden, s.dtype}; }
 
 TEST(AllReduceApi, EveryPatternOverThreadsMatchesTheOracle) {
   for (int value = 0; value < ops::kNumAllReducePatterns; ++value) {
     const ArSpec spec{.pattern = ops::to_allreduce_pattern(value), .ranks = 3};
     std::vector<ArData> data;
     for (int r = 0; r < 3; ++r) data.emplace_back(spec, r);
-    on_allreduce_threads(team_of(spec), [&](FusedAllReduce& rank) {
+    on_rank_threads(3, [&](Rank& rank) {
       EXPECT_EQ(rank.size(), 3);
-      ArData& mine = data[std::size_t(rank.rank())];
+      FusedAllReduce all(rank, size_of(spec));
+      ArData& mine = data[std::size_t(rank.number())];
       mine.poison();
-      rank.run(mine.call());
+      all.run(mine.call());
     });
     EXPECT_EQ(test::compare_with_oracle(spec, test::calls_of(data), data[0]), "") << spec.str();
     for (const ArData& d : data)
@@ -37,36 +38,35 @@ TEST(AllReduceApi, EveryPatternOverThreadsMatchesTheOracle) {
 
 TEST(AllReduceApi, TheFamiliesHaveOneName) {
   constexpr std::int64_t kHidden = 4;
-  on_allreduce_threads(
-      {.ranks = 2, .max_tokens = 1, .hidden = kHidden, .dtype = Dtype::kF32},
-      [](FusedAllReduce& rank) {
-        const std::vector<float> x(kHidden, float(rank.rank() + 1)), one(kHidden, 1);
-        std::vector<float> sum(kHidden), residual(kHidden);
-        const ops::CallShape shape{.tokens = 1, .hidden = kHidden, .dtype = Dtype::kF32};
-        const ops::NormArgs norm{
-            .residual_in = one.data(), .rms_gamma = one.data(), .residual_out = residual.data()};
-        const std::int32_t index = 0;
-        const float scale = 2;
-        allreduce_fusion(rank, ops::AllReduceArgs{shape, {x.data()}, sum.data()});
-        EXPECT_THAT(sum, testing::Each(3));
-        allreduce_fusion(rank, ops::ARResidualRMSNormArgs{shape, {x.data()}, norm});
-        EXPECT_THAT(residual, testing::Each(4));
-        allreduce_fusion(rank, ops::MoEReductionArgs{shape,
-                                                     {.active_experts_token_input = x.data(),
-                                                      .scale_input = &scale,
-                                                      .num_experts = 1},
-                                                     nullptr,
-                                                     norm});
-        EXPECT_THAT(residual, testing::Each(7));
-        allreduce_fusion(rank, ops::MoEFinalizeArgs{shape,
-                                                    {.rows = x.data(),
-                                                     .num_rows = 1,
-                                                     .expanded_idx_to_permuted_idx = &index,
-                                                     .top_k = 1,
-                                                     .routed_scaling_factor = 3.0F},
-                                                    norm});
-        EXPECT_THAT(residual, testing::Each(10));
-      });
+  on_rank_threads(2, [](Rank& rank) {
+    FusedAllReduce all(rank, {.max_tokens = 1, .hidden = kHidden, .dtype = Dtype::kF32});
+    const std::vector<float> x(kHidden, float(rank.number() + 1)), one(kHidden, 1);
+    std::vector<float> sum(kHidden), residual(kHidden);
+    const ops::CallShape shape{.tokens = 1, .hidden = kHidden, .dtype = Dtype::kF32};
+    const ops::NormArgs norm{
+        .residual_in = one.data(), .rms_gamma = one.data(), .residual_out = residual.data()};
+    const std::int32_t index = 0;
+    const float scale = 2;
+    allreduce_fusion(all, ops::AllReduceArgs{shape, {x.data()}, sum.data()});
+    EXPECT_THAT(sum, testing::Each(3));
+    allreduce_fusion(all, ops::ARResidualRMSNormArgs{shape, {x.data()}, norm});
+    EXPECT_THAT(residual, testing::Each(4));
+    allreduce_fusion(
+        all, ops::MoEReductionArgs{
+                 shape,
+                 {.active_experts_token_input = x.data(), .scale_input = &scale, .num_experts = 1},
+                 nullptr,
+                 norm});
+    EXPECT_THAT(residual, testing::Each(7));
+    allreduce_fusion(all, ops::MoEFinalizeArgs{shape,
+                                               {.rows = x.data(),
+                                                .num_rows = 1,
+                                                .expanded_idx_to_permuted_idx = &index,
+                                                .top_k = 1,
+                                                .routed_scaling_factor = 3.0F},
+                                               norm});
+    EXPECT_THAT(residual, testing::Each(10));
+  });
 }
 
 TEST(AllReduceApi, AProcessAloneIsTheOneRank) {
@@ -74,33 +74,33 @@ TEST(AllReduceApi, AProcessAloneIsTheOneRank) {
   if (processes.size() > 1) GTEST_SKIP() << "under a launcher";
   const ArSpec spec{.ranks = 1};
   std::vector<ArData> data{ArData(spec, 0)};
-  FusedAllReduce rank(processes, team_of(spec));
-  rank.run(data[0].call());
+  Rank rank(processes);
+  EXPECT_EQ(rank.size(), 1);
+  FusedAllReduce all(rank, size_of(spec));
+  all.run(data[0].call());
   EXPECT_EQ(test::compare_with_oracle(spec, test::calls_of(data), data[0]), "");
-  EXPECT_THAT(test::usage_error_of([&] {
-                FusedAllReduce two(processes, {.ranks = 2, .max_tokens = 1, .hidden = 8});
-              }),
-              HasSubstr("ranks = 2 of 1 process"));
 }
 
 TEST(AllReduceApi, AMistakeOfOneRankEndsAllAndAGoodCallFollows) {
   const ArSpec spec{.ranks = 2};
   auto run = [&](std::int64_t tokens_of_rank_1) {
     std::vector<ArData> data{ArData(spec, 0), ArData(spec, 1)};
-    on_allreduce_threads(team_of(spec), [&](FusedAllReduce& rank) {
-      ops::AllReduceCall call = data[std::size_t(rank.rank())].call();
-      if (rank.rank() == 1) call.shape.tokens = tokens_of_rank_1;
-      rank.run(call);
+    on_rank_threads(2, [&](Rank& rank) {
+      FusedAllReduce all(rank, size_of(spec));
+      ops::AllReduceCall call = data[std::size_t(rank.number())].call();
+      if (rank.number() == 1) call.shape.tokens = tokens_of_rank_1;
+      all.run(call);
     });
   };
   EXPECT_THAT(test::usage_error_of([&] { run(spec.tokens + 1); }),
               HasSubstr("the workspace holds"));
   run(spec.tokens);
-  EXPECT_THAT(test::usage_error_of([] {
-                on_allreduce_threads({.ranks = 0, .max_tokens = 1, .hidden = 8},
-                                     [](FusedAllReduce&) {});
-              }),
-              HasSubstr("ranks = 0"));
+}
+
+TEST(AllReduceApi, RanksThatCannotBeAreRefused) {
+  for (std::int64_t ranks : {std::int64_t(0), std::int64_t(257), std::int64_t(1) << 32})
+    EXPECT_THAT(test::usage_error_of([&] { on_rank_threads(ranks, [](Rank&) {}); }),
+                HasSubstr("ranks = " + std::to_string(ranks) + " is outside 1..256"));
 }
 
 }  // namespace

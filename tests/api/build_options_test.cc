@@ -126,6 +126,21 @@ void threads() {
   EXPECT_EQ(build(with([&](BuildOptions& o) { o.threads = 3; })).threads(), 3);
 }
 
+// Layers of one pool run on its threads.
+void pool() {
+  const auto shared = std::make_shared<ThreadPool>(3);
+  const auto given = [&](BuildOptions& o) { o.pool = shared; };
+  const MoeLayer one = LayerBuilder::build(weights_of("none"), with(given));
+  const MoeLayer two = LayerBuilder::build(weights_of("none"), with(given));
+  EXPECT_EQ(one.impl().options().pool, shared);
+  EXPECT_EQ(two.impl().options().pool, shared);
+  EXPECT_EQ(two.threads(), 3);
+  EXPECT_EQ(output(two), output(build({})));
+  EXPECT_THAT(usage_error_of(
+                  [&] { build(with([&](BuildOptions& o) { o.pool = shared, o.threads = 2; })); }),
+              HasSubstr("threads = 2 and a pool of 3 threads"));
+}
+
 void ep() {
   EXPECT_THAT(refusal(with([&](BuildOptions& o) { o.ep = 2; })), HasSubstr("ep 2 x tp 1"));
 }
@@ -299,6 +314,7 @@ const std::map<std::string, void (*)()> kFields = {
     {"leaf", leaf},
     {"prefer", prefer},
     {"threads", threads},
+    {"pool", pool},
     {"ep", ep},
     {"tp", tp},
     {"parallel", parallel},
@@ -361,8 +377,8 @@ TEST(BuildOptions, EachFieldHasACase) {
   // A structured binding compiles only with the exact number of members: a field that joins the
   // struct stops here until it has a case above.
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21, f22] = BuildOptions{};
-  EXPECT_EQ(kFields.size(), 22u);
+                         f18, f19, f20, f21, f22, f23] = BuildOptions{};
+  EXPECT_EQ(kFields.size(), 23u);
 }
 
 TEST(BuildOptions, EachFieldReachesTheLayer) {

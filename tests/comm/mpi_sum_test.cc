@@ -73,7 +73,7 @@ TEST_F(MpiSum, IsThatOfAllProcesses) {
     const auto floats = floats_of(session().rank(), count);
     session().sum(floats, test::long_deadlines().serving);
     for (std::size_t i = 0; i < count; ++i)
-      ASSERT_EQ(floats->all[i], float(ranks * (ranks + 1) / 2) * float(i % 7)) << i;
+      ASSERT_EQ(floats->all[i], float(ranks) * float(ranks + 1) / 2 * float(i % 7)) << i;
   }
 }
 

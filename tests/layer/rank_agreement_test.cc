@@ -19,7 +19,6 @@ namespace switchyard {
 namespace {
 
 using comm::Group;
-using layer::Ending;
 using layer::RankLayer;
 using layer::RankOptions;
 using testing::HasSubstr;
@@ -60,7 +59,7 @@ std::string told(const Case& c) {
     if (g.rank() == 1) c.other(o, w);
     RankLayer(g, std::move(w), o);
   });
-  const std::string first = test::text_of<UsageError>(out[0]);
+  std::string first = test::text_of<UsageError>(out[0]);
   EXPECT_EQ(test::text_of<UsageError>(out[1]), first) << c.name;
   return first;
 }
@@ -84,7 +83,7 @@ std::vector<Case> cases() {
       {"finalize",
        "none",
        {},
-       [](RankOptions& o, W&) { o.finalize.run = [](void*, const layer::DispatchedRows&) {}; }},
+       [](RankOptions& o, W&) { o.finalize.run = [](void*, const DispatchedRows&) {}; }},
       {"ending", "none", tep, [](RankOptions& o, W&) { o.ending = Ending::kFused; }},
       {"slot layout", "none", {}, [=](RankOptions& o, W&) { o.slot_experts = turned; }},
       {"balanced", "none", [](RankOptions& o) { o.slot_experts = {0, 1, 2, 3, 4, 5}; },

@@ -23,7 +23,6 @@ namespace switchyard {
 namespace {
 
 using comm::Group;
-using layer::Ending;
 using layer::RankLayer;
 using test::Call;
 using test::EveryLeaf;
@@ -56,7 +55,7 @@ struct Behind {
     for (std::int64_t i = 0; i < hidden; ++i)
       store_element(t, gamma.data(), i, 0.5F + random.uniform(std::uint64_t(i)));
   }
-  layer::BehindLayer args() {
+  BehindLayer args() {
     return {.residual_in = residual.data(),
             .rms_gamma = gamma.data(),
             .rms_eps = 1e-5F,
@@ -79,7 +78,8 @@ struct RankShare {
 /// on the input is in the row; a zero expert's row is the token, which it then weighs all the same.
 float contribution(const RankShare& rank, Ending ending, const Call& call, std::int64_t t,
                    std::int64_t h) {
-  const auto& [part, s, adds_zeros] = rank;
+  const layer::Layer& part = rank.part;
+  const test::Share& s = rank.share;
   const Dtype dtype = part.options().dtype;
   const std::int64_t k = part.problem().top_k(), hidden = part.problem().hidden;
   const bool on_input = part.problem().routing.placement == WeightPlacement::kInput;
@@ -88,7 +88,7 @@ float contribution(const RankShare& rank, Ending ending, const Call& call, std::
   };
   std::vector<std::int64_t> order;
   for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
-    if (s.ids[std::size_t(i)] >= 0 || (adds_zeros && is_zero(i))) order.push_back(i);
+    if (s.ids[std::size_t(i)] >= 0 || (rank.adds_zeros && is_zero(i))) order.push_back(i);
   if (ending == Ending::kReduce)
     std::ranges::sort(order, {}, [&](std::int64_t i) { return s.ids[std::size_t(i)]; });
   float acc = 0;
@@ -171,9 +171,9 @@ class Finalize : public EveryLeaf {
         std::ranges::fill(workspace.bytes(), std::byte{0xc5});
         rank.forward(args, got.args());
         EXPECT_TRUE(test::same_bits(got.residual_out, want.residual_out))
-            << layer::to_string(ending) << ", factor " << c.problem.routed_scaling_factor
-            << ", rank " << g.rank();
-        EXPECT_TRUE(test::same_bits(got.norm_out, want.norm_out)) << layer::to_string(ending);
+            << to_string(ending) << ", factor " << c.problem.routed_scaling_factor << ", rank "
+            << g.rank();
+        EXPECT_TRUE(test::same_bits(got.norm_out, want.norm_out)) << to_string(ending);
         EXPECT_FALSE(test::same_bits(got.residual_out, control.residual_out));
       }
     }));
@@ -193,8 +193,8 @@ class Finalize : public EveryLeaf {
         o.ending = ending;
         RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
         const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
-        EXPECT_TRUE(j.ok(budgets_of(rank))) << layer::to_string(ending) << " " << j.rel_l2_oracle;
-        EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << layer::to_string(ending);
+        EXPECT_TRUE(j.ok(budgets_of(rank))) << to_string(ending) << " " << j.rel_l2_oracle;
+        EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << to_string(ending);
         return j.out;
       };
       const std::vector<double> plain = judged(Ending::kPlain);
@@ -270,7 +270,7 @@ TEST_P(Finalize, AWiderOutputStrideLeavesTheGapsAlone) {
       args.out = got.data();
       args.out_stride = c.problem.hidden + kGap;
       rank.forward(args);
-      EXPECT_TRUE(test::same_bits(got, want)) << layer::to_string(ending);
+      EXPECT_TRUE(test::same_bits(got, want)) << to_string(ending);
     }
   }));
 }
@@ -332,7 +332,7 @@ std::string refusal(const LeafCase& c, Parallel parallel, Ending ending,
         o.tp = kRanks;
         o.capacity = kTokens;
         o.ending = ending;
-        if (own_finalize) o.finalize.run = [](void*, const layer::DispatchedRows&) {};
+        if (own_finalize) o.finalize.run = [](void*, const DispatchedRows&) {};
         RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
         HostBuffer workspace(rank.workspace_bytes());
         Call call(whole.impl(), kTokens, 30);

@@ -226,7 +226,7 @@ TEST_P(Schedules, StepsComeInTheirOrderOnEveryRank) {
 }
 
 /// Sums rows as the layer would, but for the rounding of each.
-void sum_rows(void* calls, const layer::DispatchedRows& r, Dtype dtype) {
+void sum_rows(void* calls, const DispatchedRows& r, Dtype dtype) {
   ++*static_cast<std::atomic<int>*>(calls);
   std::fill_n(r.sum, r.tokens * r.width, 0.0F);
   for (std::int64_t i = 0; i < r.tokens * r.choices; ++i) {
@@ -244,7 +244,7 @@ TEST_P(Schedules, ACallersFinalizeStandsInFrontOfTheCombine) {
   expect_all_well(on_thread_ranks(2, long_deadlines(), [&](Group& g) {
     for (const comm::Strategy* strategy : {&comm::two_sided(), &comm::fused()}) {
       RankOptions o = options_of(whole.impl(), strategy);
-      o.finalize = {&calls, [](void* self, const layer::DispatchedRows& rows) {
+      o.finalize = {&calls, [](void* self, const DispatchedRows& rows) {
                       sum_rows(self, rows, Dtype::kBf16);
                     }};
       Part part(g, whole.impl(), o);
@@ -281,7 +281,7 @@ TEST_P(Schedules, ACallersFinalizeStandsInFrontOfTheCombine) {
       EXPECT_FALSE(test::same_bits(own.run(call, routing), want)) << "the control: rows unrounded";
     }
     RankOptions o = options_of(whole.impl(), &comm::expert_major());
-    o.finalize = {&calls, [](void*, const layer::DispatchedRows&) {}};
+    o.finalize = {&calls, [](void*, const DispatchedRows&) {}};
     EXPECT_THAT(test::usage_error_of([&] { Part(g, whole.impl(), o); }),
                 HasSubstr("expert_major has not weighed the rows"));
   }));

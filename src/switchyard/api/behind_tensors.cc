@@ -27,7 +27,7 @@ BehindTensors::BehindTensors(std::int64_t hidden, Dtype dtype, std::int64_t toke
     store_element(dtype, gamma_.data(), h, 0.5F + gamma.uniform(std::uint64_t(h)));
 }
 
-layer::BehindLayer BehindTensors::args() {
+BehindLayer BehindTensors::args() {
   std::ranges::fill(residual_out_, std::byte(0xff));  // NaN in every dtype
   std::ranges::fill(norm_out_, std::byte(0xff));
   return {.residual_in = residual_.data(),
@@ -37,7 +37,7 @@ layer::BehindLayer BehindTensors::args() {
 }
 
 double BehindTensors::rel_l2(const std::vector<std::byte>& sum) const {
-  const double eps = layer::BehindLayer().rms_eps;
+  const double eps = BehindLayer().rms_eps;
   std::vector<double> residual, norm, want_residual, want_norm;
   for (std::int64_t t = 0; t < tokens_; ++t) {
     double squares = 0;

@@ -17,7 +17,7 @@ class BehindTensors {
   BehindTensors(std::int64_t hidden, Dtype dtype, std::int64_t tokens, std::uint64_t seed);
 
   /// The tensors as a forward takes them; the outputs are poisoned.
-  layer::BehindLayer args();
+  BehindLayer args();
   /// How far the written residual is from `sum` + the given one, or the norm from that of the
   /// written residual, in double: the larger. Shapes: sum [tokens, H] of the dtype.
   double rel_l2(const std::vector<std::byte>& sum) const;

@@ -254,14 +254,19 @@ std::optional<LayerBuilder::Calibration> LayerBuilder::calibration(
 MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
                              const std::vector<float>& spare_calibration) {
   if (o.ep > 0 && o.tp > 0 && o.ep * o.tp > 1)
-    throw CannotServe(cat("path_not_enabled: ep ", o.ep, " x tp ", o.tp, " = ", o.ep * o.tp,
-                          " ranks: a MoeLayer of several ranks is not built; run() spreads a layer "
-                          "over ranks"),
-                      "{}");
+    throw CannotServe(
+        cat("path_not_enabled: ep ", o.ep, " x tp ", o.tp, " = ", o.ep * o.tp,
+            " ranks: a MoeLayer is of one rank; build a RankMoeLayer on each of them"),
+        "{}");
   Prepared prepared = prepare(std::move(weights), o);
   MoeLayer::State& state = *prepared.state;
-  prepared.options.pool = std::make_shared<ThreadPool>(
-      o.threads > 0 ? o.threads : std::clamp(prepared.deployment.env.num_cpus, 1, 1024));
+  require(o.pool == nullptr || o.threads == 0, "threads = ", o.threads, " and a pool of ",
+          o.pool != nullptr ? o.pool->size() : 0, " threads are given; leave one of them out");
+  prepared.options.pool =
+      o.pool != nullptr
+          ? o.pool
+          : std::make_shared<ThreadPool>(
+                o.threads > 0 ? o.threads : std::clamp(prepared.deployment.env.num_cpus, 1, 1024));
   state.layer = std::make_unique<layer::Layer>(std::move(prepared.weights), prepared.options);
   for (resolve::Knob& knob : state.report.knobs)  // a checkpoint may declare another quantiser
     if (knob.name == "activations")

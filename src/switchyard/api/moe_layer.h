@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "switchyard/base/device.h"
+#include "switchyard/base/thread_pool.h"
 #include "switchyard/core/deployment.h"
 #include "switchyard/core/eligibility.h"
 #include "switchyard/core/expert_load.h"
@@ -34,10 +35,12 @@ struct BuildOptions {
   std::string leaf;              // a pin: an identity or a query over one; never degrades
   std::string prefer;            // a device or an ancestor's backend word; may degrade, loudly
   int threads = 0;               // 0: every CPU that the process may use
+  /// Threads that layers share, whose forwards then take turns; null: `threads` of its own.
+  std::shared_ptr<ThreadPool> pool;
   std::int64_t ep = 1;
   std::int64_t tp = 1;
   std::optional<Parallel> parallel;
-  std::int64_t slots = 0;  // 0 or the number of experts: replicas are not built yet, CannotServe
+  std::int64_t slots = 0;  // 0: as many as experts; more hold replicas, on several ranks
   std::optional<CombinePrecision> combine;
   std::string comm;  // a pin: an exchange strategy by our name or an ancestor's; empty: none
   bool fuse_shared = false;        // opt in to fused shared experts

@@ -7,6 +7,7 @@
 
 #include "switchyard/api/behind_tensors.h"
 #include "switchyard/api/layer_call.h"
+#include "switchyard/api/rank_builder.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/comm/gathered.h"
@@ -32,23 +33,6 @@ constexpr std::size_t kRoofBytes = std::size_t(512) << 20, kLeastRoofBytes = std
 double largest(comm::Group& group, double mine) {
   const std::vector<double> all = comm::gathered(group, mine, kPhase);
   return *std::max_element(all.begin(), all.end());
-}
-
-/// Threads of one rank: its share of the processors that the ranks may use together, itself at
-/// least.
-int pool_threads(comm::Group& group) {
-  std::string mine;
-  for (int cpu : resolve::usable_cpus()) mine += cat(cpu, ",");
-  const std::vector<std::string> all = group.all_gather(mine, kPhase);
-  std::vector<std::string> cpus;
-  for (const std::string& list : all)
-    for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1)
-      cpus.push_back(list.substr(at, list.find(',', at) - at));
-  std::sort(cpus.begin(), cpus.end());
-  const auto distinct = std::unique(cpus.begin(), cpus.end()) - cpus.begin();
-  const std::int64_t own = std::count(mine.begin(), mine.end(), ',');
-  return int(
-      std::clamp<std::int64_t>(std::min<std::int64_t>(distinct / group.size(), own), 1, 1024));
 }
 
 /// Bytes of one routed expert as its format stores it.
@@ -109,7 +93,7 @@ class RankCalls {
                  o.seed + (layer.own_tokens() ? std::uint64_t(group_.rank()) : 0)}),
         workspace_(layer.workspace_bytes()),
         touched_(std::size_t(p_.num_experts()), '0') {
-    if (layer_.ending() != layer::Ending::kPlain)
+    if (layer_.ending() != Ending::kPlain)
       behind_.emplace(p_.hidden, layer_.part().options().dtype, o.tokens, o.seed);
   }
 
@@ -271,36 +255,15 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
 }  // namespace
 
 layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, const RunOptions& o) {
-  layer::RankOptions r;
-  r.layer = p.options;
-  r.layer.memory_bytes /= group.size();
-  if (group.rank() != 0) r.layer.progress = nullptr;
-  const int threads = pool_threads(group);  // collective
-  r.layer.pool = std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads);
-  r.parallel = p.deployment.parallel;
-  r.tp = p.deployment.tp;
-  r.strategy = p.join.strategy;
-  r.slot_experts = p.slot_experts;
+  const int threads = rank_threads(group);  // collective
+  layer::RankOptions r = part_options(
+      group, p, std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads));
   r.capacity = std::max<std::int64_t>(1, o.tokens);
   r.chunk = o.chunk_tokens;
-  r.quantise_first = p.deployment.env.flag("SWITCHYARD_POST_QUANT_DISPATCH") != "0";
-  r.ending = layer::to_ending(o.finalize);
-  r.fingerprint = p.state->report.fingerprint;
-  for (const auto& [name, value] : p.deployment.env.flags) r.agreed.push_back({name, value});
+  r.ending = to_ending(o.finalize);
   r.agreed.push_back({"seed", cat(o.seed)});
   r.agreed.push_back({"the layer", o.checkpoint.empty() ? o.preset : "of a checkpoint"});
   return r;
-}
-
-void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
-                    std::vector<std::string>& notices) {
-  const auto c = LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, notices);
-  if (!c) return;
-  const std::int64_t all = std::int64_t(c->token_ids.size()), ranks = layer.group().size();
-  const std::int64_t first = all * layer.group().rank() / ranks;
-  const std::int64_t count = all * (layer.group().rank() + 1) / ranks - first;
-  layer.calibrate(count, c->hidden.data() + first * layer.part().problem().hidden,
-                  c->token_ids.data() + first);
 }
 
 RankTeam::RankTeam(Processes* processes, std::int64_t ranks)
@@ -338,10 +301,7 @@ Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) 
 Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOptions& o,
                          const std::string& carriers) {
   const layer::RankOptions options = rank_options(group, p, o);
-  // A pin is kept or refused: the fused strategy is a leaf of its own, of another kernel.
-  require(options.strategy != &comm::fused() || o.build.leaf.find("fused_moe") == std::string::npos,
-          "run: the leaf is pinned to ", o.build.leaf,
-          ", and strategy fused runs a mega_moe leaf in its place; leave one of the two out");
+  check_pinned_leaf("run", p, o.build);
   layer::RankLayer layer(group, p.weights, options);
   Measurement m;
   m.ranks = group.size();
@@ -352,7 +312,7 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   m.tp = p.deployment.tp;
   m.slots = layer.slots().num_slots();
   m.combine_effective = std::string(comm::to_string(layer.wire()));
-  m.finalize = std::string(layer::to_string(layer.ending()));
+  m.finalize = std::string(to_string(layer.ending()));
   m.joined = joined_of(p, layer, carriers);
   m.tokens = o.tokens;
   m.budget = budgets_of(layer).oracle;

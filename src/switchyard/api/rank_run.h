@@ -40,10 +40,6 @@ class RankTeam {
 /// How one rank builds its part of `prepared`. Collective.
 layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& prepared,
                                 const RunOptions& run);
-/// Each rank's share of the calibration tokens, where the layer needs any. Collective.
-void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
-                    std::vector<std::string>& notices);
-
 /// What one rank measures: builds its part of `prepared`, times it and has it judged. Collective;
 /// every rank gets the same measurement.
 /// Errors: UsageError, PeerError.

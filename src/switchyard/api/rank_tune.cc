@@ -6,6 +6,7 @@
 #include <string>
 
 #include "switchyard/api/call_inputs.h"
+#include "switchyard/api/rank_builder.h"
 #include "switchyard/base/check.h"
 #include "switchyard/comm/gathered.h"
 #include "switchyard/layer/run_experts.h"

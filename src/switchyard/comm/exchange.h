@@ -52,6 +52,7 @@ struct ExchangeShape {
   std::int64_t share_bytes = 0;  // most bytes of a share on the wire
   std::int64_t num_stats = 0;    // load statistics carried along per rank; 0: none
 
+  bool operator==(const ExchangeShape&) const = default;
   std::int64_t ranks() const { return ep * tp; }
   /// Errors: UsageError with field, value and limit.
   void check() const;

@@ -27,6 +27,7 @@ struct ReductionShape {
   std::int64_t share_bytes = 0;      // most bytes of a share on the wire
   std::uint32_t first_sequence = 0;  // calls count on from here
 
+  bool operator==(const ReductionShape&) const = default;
   /// Errors: UsageError with field, value and limit.
   void check() const;
 };

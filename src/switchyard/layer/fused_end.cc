@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "switchyard/base/check.h"
-#include "switchyard/base/nearest.h"
 
 namespace switchyard::layer {
 namespace {
@@ -35,14 +34,6 @@ void check_served(const Problem& p, const FusedEnd::Args& a) {
 }
 
 }  // namespace
-
-std::string_view to_string(Ending e) {
-  return e == Ending::kPlain ? "plain" : e == Ending::kFused ? "fused" : "reduce";
-}
-
-Ending to_ending(std::string_view s) {
-  return to_enum("finalize", s, {Ending::kPlain, Ending::kFused, Ending::kReduce});
-}
 
 FusedEnd::FusedEnd(comm::Group& group, const Problem& problem, const Args& args)
     : problem_(problem),

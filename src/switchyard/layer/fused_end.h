@@ -7,33 +7,11 @@
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/base/thread_pool.h"
 #include "switchyard/comm/fused_allreduce.h"
+#include "switchyard/core/ending.h"
 #include "switchyard/core/problem.h"
 #include "switchyard/ops/allreduce_norm/allreduce_norm.h"
 
 namespace switchyard::layer {
-
-/// How a layer ends whose ranks hold the same tokens (tep, ttp).
-enum class Ending : std::uint8_t {
-  kPlain,   // the sum of the ranks' shares
-  kFused,   // pattern 7: finalize, all-reduce, residual and norm in one call
-  kReduce,  // pattern 6: the same of all held experts' rows, for few tokens
-};
-/// "plain", "fused" or "reduce".
-std::string_view to_string(Ending e);
-/// Inverse of to_string(). Errors: UsageError on any other word.
-Ending to_ending(std::string_view s);
-
-/// What stands behind a layer in the model: residual and norm. All ranks pass the same residual.
-///
-/// Shapes:  residual_in, residual_out, norm_out [tokens, H] dense, rms_gamma [H], of the layer's
-///          dtype; one of the outputs may be null.
-struct BehindLayer {
-  const void* residual_in = nullptr;
-  const void* rms_gamma = nullptr;
-  float rms_eps = 1e-6f, weight_bias = 0;
-  void* residual_out = nullptr;
-  void* norm_out = nullptr;
-};
 
 /// What a rank's experts made of the tokens, before finalize.
 ///
@@ -59,6 +37,8 @@ class FusedEnd {
     Dtype dtype = Dtype::kBf16;
     CpuIsa isa = CpuIsa::kPortable;
     ThreadPool* pool = nullptr;
+
+    bool operator==(const Args&) const = default;
   };
   /// Collective. Errors: UsageError on every rank for what the ending does not serve; PeerError.
   FusedEnd(comm::Group& group, const Problem& problem, const Args& args);
@@ -76,7 +56,7 @@ class FusedEnd {
   void weigh(const LocalOutput& local);
   void spread(const LocalOutput& local);
 
-  const Problem& problem_;
+  Problem problem_;
   Args args_;
   comm::AllReduceWorkspace workspace_;
   HostBuffer rows_, shared_, dense_, plain_, nothing_;  // nothing_: zeros [capacity, H]

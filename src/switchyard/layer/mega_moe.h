@@ -22,6 +22,8 @@ struct MegaShape {
   std::int64_t row_bytes = 0, scale_bytes = 0, share_bytes = 0;
   std::int64_t num_stats = 0;
   std::uint32_t first_sequence = 0;  // runs count on from here
+
+  bool operator==(const MegaShape&) const = default;
 };
 
 /// One rank's tokens, which lie in its slice already.

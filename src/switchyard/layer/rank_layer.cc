@@ -242,57 +242,72 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
     make_exchange();
   }
   tactics_ = tuned_for(*options_.layer.leaf, shape_, layer_->options());
-  if (options.ending != Ending::kPlain)
-    fused_ = std::make_unique<FusedEnd>(group, layer_->problem(),
-                                        FusedEnd::Args{.ending = options.ending,
-                                                       .capacity = options.capacity,
-                                                       .held = layer_->options().held.size,
-                                                       .fuses_shared = options.layer.fuse_shared,
-                                                       .dtype = layer_->options().dtype,
-                                                       .isa = layer_->options().isa,
-                                                       .pool = layer_->options().pool.get()});
+  if (options.ending != Ending::kPlain) make_ending();
 }
 
 void RankLayer::make_exchange() {
   if (options_.strategy->contract.layout == comm::RowLayout::kExpertMajor) shape_.top_k = 1;
-  exchange_ = comm::make_exchange(*options_.strategy, group_,
-                                  {.ep = group_.size() / options_.tp,
-                                   .tp = options_.tp,
-                                   .slots = slots_.num_slots(),
-                                   .top_k = layer_->problem().top_k(),
-                                   .capacity = chunk(),
-                                   .hidden = shape_.hidden,
-                                   .row_bytes = payload_.row_bytes,
-                                   .scale_bytes = payload_.scale_bytes,
-                                   .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
-                                   .num_stats = std::int64_t(counts_.size())},
-                                  options_.exchange);
+  const comm::ExchangeShape shape{.ep = group_.size() / options_.tp,
+                                  .tp = options_.tp,
+                                  .slots = slots_.num_slots(),
+                                  .top_k = layer_->problem().top_k(),
+                                  .capacity = chunk(),
+                                  .hidden = shape_.hidden,
+                                  .row_bytes = payload_.row_bytes,
+                                  .scale_bytes = payload_.scale_bytes,
+                                  .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+                                  .num_stats = std::int64_t(counts_.size())};
+  auto make = [&] {
+    return comm::make_exchange(*options_.strategy, group_, shape, options_.exchange);
+  };
+  exchange_ = options_.ends == nullptr
+                  ? make()
+                  : options_.ends->exchanges.get(group_, {options_.strategy, shape}, make);
 }
 
 void RankLayer::make_mega() {
-  mega_ = std::make_unique<MegaMoe>(group_,
-                                    MegaShape{.slots = slots_.num_slots(),
-                                              .top_k = layer_->problem().top_k(),
-                                              .capacity = options_.capacity,
-                                              .hidden = shape_.hidden,
-                                              .row_bytes = payload_.row_bytes,
-                                              .scale_bytes = payload_.scale_bytes,
-                                              .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
-                                              .num_stats = std::int64_t(counts_.size()),
-                                              .first_sequence = options_.exchange.first_sequence},
-                                    options_.layer.leaf->id.quant);
+  const MegaShape shape{.slots = slots_.num_slots(),
+                        .top_k = layer_->problem().top_k(),
+                        .capacity = options_.capacity,
+                        .hidden = shape_.hidden,
+                        .row_bytes = payload_.row_bytes,
+                        .scale_bytes = payload_.scale_bytes,
+                        .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+                        .num_stats = std::int64_t(counts_.size()),
+                        .first_sequence = options_.exchange.first_sequence};
+  const std::string_view format = options_.layer.leaf->id.quant;
+  auto make = [&] { return std::make_shared<MegaMoe>(group_, shape, format); };
+  mega_ = options_.ends == nullptr
+              ? make()
+              : options_.ends->fused_exchanges.get(group_, {shape, format}, make);
 }
 
 void RankLayer::make_reduction() {
-  reduction_ = std::make_unique<comm::Reduction>(
-      group_,
-      comm::ReductionShape{.gathers = own_tokens(),
-                           .capacity = options_.capacity,
-                           .top_k = shape_.top_k,
-                           .hidden = shape_.hidden,
-                           .row_bytes = shape_.hidden * std::int64_t(size_of(payload_.dtype)),
-                           .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
-                           .first_sequence = options_.exchange.first_sequence});
+  const comm::ReductionShape shape{
+      .gathers = own_tokens(),
+      .capacity = options_.capacity,
+      .top_k = shape_.top_k,
+      .hidden = shape_.hidden,
+      .row_bytes = shape_.hidden * std::int64_t(size_of(payload_.dtype)),
+      .share_bytes = comm::wire_bytes(wire_, shape_.hidden),
+      .first_sequence = options_.exchange.first_sequence};
+  auto make = [&] { return std::make_shared<comm::Reduction>(group_, shape); };
+  reduction_ =
+      options_.ends == nullptr ? make() : options_.ends->reductions.get(group_, shape, make);
+}
+
+void RankLayer::make_ending() {
+  const FusedEnd::Args args{.ending = options_.ending,
+                            .capacity = options_.capacity,
+                            .held = layer_->options().held.size,
+                            .fuses_shared = options_.layer.fuse_shared,
+                            .dtype = layer_->options().dtype,
+                            .isa = layer_->options().isa,
+                            .pool = layer_->options().pool.get()};
+  const Problem& problem = layer_->problem();
+  auto make = [&] { return std::make_shared<FusedEnd>(group_, problem, args); };
+  fused_ =
+      options_.ends == nullptr ? make() : options_.ends->endings.get(group_, {problem, args}, make);
 }
 
 comm::WeightsBy RankLayer::weights_by() const {

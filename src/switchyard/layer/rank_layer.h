@@ -17,28 +17,10 @@
 #include "switchyard/layer/mega_moe.h"
 #include "switchyard/layer/payload.h"
 #include "switchyard/layer/rank_steps.h"
+#include "switchyard/layer/shared_ends.h"
 #include "switchyard/layer/slot_mover.h"
 
 namespace switchyard::layer {
-
-/// Experts' rows on the rank that ran them, in front of their sum.
-///
-/// Shapes:  rows [tokens * choices, width] in the layer's dtype (fp32 of a latent layer), rounded
-///          once; weights, index [tokens, choices]: a choice's row, or -1 where it adds nothing;
-///          sum [tokens, width], to be written: what finalize makes of them, without the factor.
-struct DispatchedRows {
-  std::int64_t tokens = 0, choices = 0, width = 0;
-  const void* rows = nullptr;
-  const float* weights = nullptr;
-  const std::int32_t* index = nullptr;
-  float* sum = nullptr;
-};
-
-/// A caller's own finalize, which stands in front of the combine: its sums are what travels.
-struct FinalizeRows {
-  void* context = nullptr;
-  void (*run)(void* context, const DispatchedRows& rows) = nullptr;
-};
 
 /// How one rank's part of a layer is built.
 struct RankOptions {
@@ -61,6 +43,8 @@ struct RankOptions {
   std::vector<comm::Agreed> agreed{};
   comm::ExchangeOptions exchange{};  // its first_sequence is that of reductions too
   StepListener listener{};
+  // Where the group's layers find what they share; on all ranks or none. Read at construction.
+  SharedEnds* ends = nullptr;
 };
 
 /// One rank's part of a layer whose experts are spread over a group.
@@ -181,6 +165,7 @@ class RankLayer {
   void make_exchange();
   void make_reduction();
   void make_mega();
+  void make_ending();
   void find_input(const ForwardArgs& a, Scratch& scratch) const;
   void run_rows(const Rows& rows, const Scratch& scratch) const;
   void encode_shares(const Rows& rows, const Scratch& scratch) const;
@@ -214,10 +199,11 @@ class RankLayer {
   tune::Tape* tape_ = nullptr;  // of the running forward, as its trace; null: none
   Trace* trace_ = nullptr;
   Payload payload_;
-  std::unique_ptr<comm::Exchange> exchange_;    // under dep
-  std::unique_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one
-  std::unique_ptr<comm::Reduction> reduction_;  // else
-  std::unique_ptr<FusedEnd> fused_;             // behind its experts, where it does not end plainly
+  // Of other layers too, where they are shared.
+  std::shared_ptr<comm::Exchange> exchange_;    // under dep
+  std::shared_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one
+  std::shared_ptr<comm::Reduction> reduction_;  // else
+  std::shared_ptr<FusedEnd> fused_;             // behind its experts, where it does not end plainly
   // Of a balanced layer.
   std::shared_ptr<std::vector<std::int32_t>> table_;  // what the part's source reads slots by
   std::shared_ptr<ExpertUpdates> updates_;            // by expert, on every rank

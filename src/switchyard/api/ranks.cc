@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switchyard/api/ranks.h"
+
+#include <utility>
+#include <vector>
+
+#include "switchyard/api/machine.h"
+#include "switchyard/api/rank_builder.h"
+#include "switchyard/api/rank_state.h"
+#include "switchyard/base/check.h"
+#include "switchyard/comm/thread_team.h"
+
+namespace switchyard {
+
+std::shared_ptr<ThreadPool> Rank::State::pool(int threads) {
+  std::shared_ptr<ThreadPool>& pool = pools[threads];
+  const int share = rank_threads(group);  // collective, also where this rank has the pool already
+  if (!pool) pool = std::make_shared<ThreadPool>(threads > 0 ? threads : share);
+  return pool;
+}
+
+Rank::Rank(Processes& processes)
+    : state_(std::make_unique<State>(std::make_unique<comm::Group>(processes.form_group()),
+                                     processes.size() > 1)) {}
+Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Rank::~Rank() = default;
+
+int Rank::number() const { return state_->group.rank(); }
+int Rank::size() const { return state_->group.size(); }
+void Rank::barrier() { state_->group.barrier("a barrier of the ranks"); }
+
+void on_rank_threads(std::int64_t ranks, const std::function<void(Rank&)>& work) {
+  require(ranks >= 1 && ranks <= comm::kMaxGroupRanks, "ranks = ", ranks, " is outside 1..",
+          comm::kMaxGroupRanks, ", those that share the memory of one host");
+  std::vector<comm::Group> groups =
+      comm::make_thread_groups(int(ranks), comm::deadlines_of(environment()));
+  comm::run_on_threads(groups, [&](comm::Group& group) {
+    Rank rank(std::make_unique<Rank::State>(group, false));
+    work(rank);
+  });
+}
+
+}  // namespace switchyard
