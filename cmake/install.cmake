@@ -2,10 +2,6 @@
 # `cmake --install`: the command, the static library, its public headers and a package for
 # find_package(switchyard). Public are base/, core/, the values of eplb/ that plan and decide what moves, those of the fused
 # all-reduce, and those of api/ that include nothing below them.
-if(SWITCHYARD_CUDA)
-  install(CODE "message(FATAL_ERROR \"installing a build with the CUDA twins is not supported yet; install build/cpu\")")
-  return()
-endif()
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -115,6 +115,16 @@ def sanitizer(run, preset, whole=False):
     return build(preset, suite(preset)) and run.ctest(preset, "-L", f"^{preset}$")
 
 
+def installed(env):
+    """A program in C++ alone links what a CUDA build installs, and runs on the CPU."""
+    build_dir = tree.ROOT / "build/cuda"
+    prefix, examples = build_dir / "inst", build_dir / "examples"
+    with open(build_dir / "install.log", "w") as log:
+        done = subprocess.run(["cmake", "--install", build_dir, "--prefix", prefix], stdout=log).returncode == 0
+    return (done and call("cmake", "-S", "examples", "-B", examples, f"-DCMAKE_PREFIX_PATH={prefix}", env=env)
+            and call("cmake", "--build", examples, "--target", "ranks", env=env) and call(examples / "ranks"))
+
+
 def cuda(run):
     """Compiles the CUDA twins; their tests run where a device is and skip visibly elsewhere."""
     env = dict(os.environ)
@@ -123,7 +133,7 @@ def cuda(run):
             return "nvcc not found"
         env["CUDACXX"] = f"{CUDA_HOME}/bin/nvcc"
     tests = suite("gpu") + suite("gpu2")
-    if not build("cuda", ["switchyard", *tests], env):
+    if not build("cuda", ["switchyard", "switchyard_cli", *tests], env) or not installed(env):
         return False
     return run.ctest("cuda", "-L", "^gpu2?$") if tests else True
 
