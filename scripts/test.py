@@ -119,6 +119,7 @@ def installed(env):
     """A program in C++ alone links what a CUDA build installs, and runs on the CPU."""
     build_dir = tree.ROOT / "build/cuda"
     prefix, examples = build_dir / "inst", build_dir / "examples"
+    shutil.rmtree(prefix, ignore_errors=True)
     with open(build_dir / "install.log", "w") as log:
         done = subprocess.run(["cmake", "--install", build_dir, "--prefix", prefix], stdout=log).returncode == 0
     return (done and call("cmake", "-S", "examples", "-B", examples, f"-DCMAKE_PREFIX_PATH={prefix}", env=env)

@@ -106,7 +106,8 @@ def time_layouts(torch, shape, tokens, seconds):
             layers.append(Layer(torch, shape, turned))
         for t in tokens:
             us = time_theirs(torch, layers, shape, t, seconds)
-            best[t] = min(best.get(t, (us, "")), (us, "[out, in]" if turned else "[in, out]"))
+            if t not in best or us < best[t][0]:
+                best[t] = (us, "[out, in]" if turned else "[in, out]")
         del layers
         torch.cuda.empty_cache()
     return best

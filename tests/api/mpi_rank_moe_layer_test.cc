@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "switchyard/api/checkpoint.h"
 #include "switchyard/api/rank_moe_layer.h"
@@ -59,6 +60,58 @@ TEST_F(MpiRankMoeLayer, EachProcessIsARank) {
       ASSERT_EQ(call.out, want) << to_string(m.parallel) << ", rank " << rank.number();
     }
   }
+}
+
+// A call that fails on one process ends all; on new ranks the same processes serve.
+TEST_F(MpiRankMoeLayer, AfterAFailedCallNewRanksServe) {
+  for (std::int64_t tokens_of_1 : {test::kRankCapacity + 1, test::kRankCapacity}) {
+    Rank rank(processes());
+    RankBuildOptions o;
+    o.max_tokens = test::kRankCapacity;
+    o.balanced = true;
+    o.build.slots = (8 + rank.size() - 1) / rank.size() * rank.size();
+    RankMoeLayer layer = RankMoeLayer::from_preset(rank, "tiny", o);
+    BuildOptions alone;
+    alone.threads = 1;
+    const MoeLayer whole = MoeLayer::from_preset("tiny", alone);
+    HostBuffer workspace(layer.workspace_bytes());
+    test::Call call(whole.impl(), rank.number() == 1 ? tokens_of_1 : 1);
+    ForwardArgs args = call.args();
+    args.workspace = workspace.bytes();
+    if (tokens_of_1 > test::kRankCapacity) {
+      if (rank.number() == 1) {
+        EXPECT_THROW(layer.forward(args), UsageError);
+      } else {
+        EXPECT_THROW(layer.forward(args), DeviceError);
+      }
+      continue;
+    }
+    layer.forward(args);
+    std::int64_t all = 0;
+    for (std::int64_t c : layer.take_counts()) all += c;
+    EXPECT_EQ(all, (rank.size() - 1 + tokens_of_1) * layer.problem().top_k());
+    std::vector<std::int32_t> slots = layer.slot_experts();
+    std::swap(slots.front(), slots.back());
+    layer.migrate(slots);
+    EXPECT_EQ(layer.slot_experts(), slots);
+    layer.forward(args);
+  }
+}
+
+// Who leaves by an exception tells the others, which do not wait for the deadline.
+TEST_F(MpiRankMoeLayer, AProcessThatLeavesByAnExceptionIsTold) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    Rank rank(processes());
+    if (rank.number() == 1) throw std::runtime_error("of the caller's");
+    rank.barrier();
+    ADD_FAILURE() << "rank 1 never came";
+  } catch (const DeviceError& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("rank 1 left by an exception"));
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "of the caller's");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(200));
 }
 
 // Processes that read unlike weights of one shape are told so before anything runs.

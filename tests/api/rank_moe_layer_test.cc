@@ -11,6 +11,7 @@
 #include <atomic>
 #include <fstream>
 
+#include "switchyard/api/allreduce.h"
 #include "switchyard/api/behind_tensors.h"
 #include "switchyard/api/checkpoint.h"
 #include "switchyard/api/layer_arrays.h"
@@ -21,46 +22,24 @@
 #include "switchyard/eplb/balancer.h"
 #include "switchyard/layer/rank_layer.h"
 #include "tests/cases/rank_case.h"
+#include "tests/cases/rank_layers.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/usage_error.h"
 
 namespace switchyard {
 namespace {
 
+using test::alone;
 using test::Call;
 using test::Mode;
+using test::options_of;
+using test::output_of;
 using test::Parts;
 using test::usage_error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kRanks = 4;
-
-RankBuildOptions options_of(const Mode& m, int ranks = kRanks) {
-  RankBuildOptions o;
-  o.build.parallel = m.parallel;
-  o.build.tp = m.tp;
-  o.build.ep = ranks / m.tp;
-  o.build.threads = 1;
-  o.max_tokens = test::kRankCapacity;
-  return o;
-}
-
-BuildOptions alone() {
-  BuildOptions o;
-  o.threads = 2;
-  return o;
-}
-
-std::vector<std::byte> output_of(RankMoeLayer& layer, Call& call) {
-  HostBuffer workspace(layer.workspace_bytes());
-  ForwardArgs args = call.args();
-  args.workspace = workspace.bytes();
-  std::ranges::fill(workspace.bytes(), std::byte{0xc5});
-  std::ranges::fill(call.out, std::byte{0xff});
-  layer.forward(args);
-  return call.out;
-}
 
 /// This rank's outputs are those that the ranks' parts of `whole` make; parts that are forgotten
 /// would show.
@@ -235,6 +214,9 @@ TEST(RankMoeLayer, EndsInAFusedAllReduce) {
       EXPECT_TRUE(behind.same_on_all(rank.state().group));
       const std::vector<std::byte> sum = output_of(layer, call);  // with nothing behind it
       EXPECT_LT(behind.rel_l2(sum), 0x1p-8);
+      Call alone_call(whole.impl(), test::kRankTokens, 30);
+      alone_call.run();
+      EXPECT_LT(test::rel(call.values(), alone_call.values()), 0x1p-6) << "against one rank";
       std::vector<std::byte> none(sum.size());
       EXPECT_GT(behind.rel_l2(none), 0x1p-6) << "the layer's share would not show";
     });
@@ -322,6 +304,135 @@ TEST(RankMoeLayer, LeftToItselfEveryRankHoldsSomeExpertsAndHasItsOwnTokens) {
     EXPECT_EQ(RankMoeLayer::from_preset(rank, "tiny", o).parallel(), Parallel::kDep);
     o.build.tp = 2;
     EXPECT_EQ(RankMoeLayer::from_preset(rank, "tiny", o).parallel(), Parallel::kTtp);
+    o.build.tp = 1;
+    o.build.parallel = Parallel::kDtp;  // columns of every expert
+    const RankMoeLayer cut = RankMoeLayer::from_preset(rank, "tiny", o);
+    EXPECT_THAT(cut.report_json(), HasSubstr("\"tp\":2"));
+  });
+  on_rank_threads(1, [&](Rank& rank) {
+    RankBuildOptions o;
+    o.max_tokens = 4;
+    o.build.parallel = Parallel::kDep;
+    EXPECT_EQ(RankMoeLayer::from_preset(rank, "tiny", o).parallel(), Parallel::kTtp);
+  });
+}
+
+/// What layer `seed` gives with nothing else on its rank.
+std::vector<std::byte> alone_on_ranks(const RankBuildOptions& o, int ranks, int number,
+                                      std::uint64_t seed, const MoeLayer& whole,
+                                      std::int64_t tokens) {
+  std::vector<std::byte> out;
+  on_rank_threads(ranks, [&](Rank& rank) {
+    RankBuildOptions own = o;
+    own.build.seed = seed;
+    RankMoeLayer layer = RankMoeLayer::from_preset(rank, "tiny", own);
+    Call call(whole.impl(), tokens, seed + std::uint64_t(o.build.tp > 1 ? 0 : rank.number()));
+    const std::vector<std::byte> got = output_of(layer, call);
+    if (rank.number() == number) out = got;
+  });
+  return out;
+}
+
+// Layers of unlike weights, called in turns with unlike tokens through one exchange.
+TEST(RankMoeLayer, SharedEndsKeepTheLayersApart) {
+  const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
+  struct Case {
+    Mode mode;
+    Ending ending;
+    const char* comm;
+  };
+  for (const Case& c : {Case{{Parallel::kDep, 1}, Ending::kPlain, "one_sided"},
+                        Case{{Parallel::kDep, 1}, Ending::kPlain, "fused"},
+                        Case{{Parallel::kDep, 1}, Ending::kPlain, "expert_major"},
+                        Case{{Parallel::kDtp, 2}, Ending::kPlain, ""},
+                        Case{{Parallel::kTtp, 2}, Ending::kPlain, ""},
+                        Case{{Parallel::kTtp, 2}, Ending::kFused, ""},
+                        Case{{Parallel::kTtp, 2}, Ending::kReduce, ""}}) {
+    RankBuildOptions o = options_of(c.mode, 2);
+    o.ending = c.ending;
+    o.build.comm = c.comm;
+    std::vector<std::byte> want[2][2];  // by seed, rank
+    for (int seed : {1, 2})
+      for (int r : {0, 1})
+        want[seed - 1][r] = alone_on_ranks(o, 2, r, std::uint64_t(seed), whole, 3 + seed);
+    EXPECT_NE(want[0][0], want[1][0]);
+    on_rank_threads(2, [&](Rank& rank) {
+      std::vector<RankMoeLayer> layers;
+      for (std::uint64_t seed : {1, 2}) {
+        RankBuildOptions own = o;
+        own.build.seed = seed;
+        layers.push_back(RankMoeLayer::from_preset(rank, "tiny", own));
+      }
+      for (int seed : {1, 2, 2, 1, 2, 1}) {
+        Call call(whole.impl(), 3 + seed,
+                  std::uint64_t(seed) + std::uint64_t(c.mode.tp > 1 ? 0 : rank.number()));
+        EXPECT_EQ(output_of(layers[std::size_t(seed - 1)], call), want[seed - 1][rank.number()])
+            << to_string(c.mode.parallel) << " " << c.comm << " " << to_string(c.ending);
+      }
+    });
+  }
+}
+
+// What is refused in front of the packing leaves the ranks to serve on.
+TEST(RankMoeLayer, AfterRefusalsTheSameRanksServe) {
+  const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
+  const Checkpoint checkpoint = Checkpoint::open(test::data_dir("mixtral"));
+  on_rank_threads(2, [&](Rank& rank) {
+    RankBuildOptions o = options_of({Parallel::kDep, 1}, 2);
+    const auto refused = [&](const RankBuildOptions& with, const char* text) {
+      EXPECT_THAT(usage_error_of([&] { RankMoeLayer::from_preset(rank, "tiny", with); }),
+                  HasSubstr(text));
+    };
+    RankBuildOptions odd = o;
+    if (rank.number() == 1) odd.build.calibration = {1, 2, 3};
+    odd.build.format = "nvfp4";
+    refused(odd, "calibration tokens of digest");
+    odd.build.calibration = {1, 2, 3};
+    refused(odd, "calibration holds 3 values");
+    odd = o;
+    if (rank.number() == 1) odd.max_tokens = 9;
+    refused(odd, "max_tokens");
+    RankMoeLayer layer = RankMoeLayer::from_checkpoint(rank, checkpoint, 0, o);
+    // One rank's update fails, and then the two give unlike experts.
+    const std::int64_t wrong = rank.number() == 1 ? 99 : 2;
+    EXPECT_THAT(usage_error_of([&] { layer.update_expert(wrong, checkpoint, 0); }),
+                HasSubstr("expert 99 is outside"));
+    const formats::Matrix up = checkpoint.impl().layer(0).expert(2).up;
+    const formats::Matrix other = checkpoint.impl().layer(0).expert(3).up;
+    const formats::Matrix gate = *checkpoint.impl().layer(0).expert(2).gate;
+    const formats::Matrix down = checkpoint.impl().layer(0).expert(2).down;
+    EXPECT_THAT(usage_error_of([&] {
+                  layer.update_expert(2, {.gate = gate.codes.data(),
+                                          .up = (rank.number() == 1 ? other : up).codes.data(),
+                                          .down = down.codes.data()});
+                }),
+                HasSubstr("weights whose digest"));
+    RankMoeLayer good = RankMoeLayer::from_preset(rank, "tiny", o);
+    FusedAllReduce all(rank, {.max_tokens = 1, .hidden = 4, .dtype = Dtype::kF32});
+    Call call(whole.impl(), test::kRankTokens, 30);
+    const std::vector<std::byte> out = output_of(good, call);
+    const std::vector<float> x(4, 1);
+    std::vector<float> sum(4);
+    allreduce_fusion(all,
+                     ops::AllReduceArgs{
+                         {.tokens = 1, .hidden = 4, .dtype = Dtype::kF32}, {x.data()}, sum.data()});
+    EXPECT_THAT(sum, testing::Each(2));
+    EXPECT_EQ(output_of(good, call), out);
+  });
+}
+
+TEST(RankMoeLayer, ThreadsThatReadUnlikeCheckpointsAreToldApart) {
+  test::TempDir dir;
+  test::CheckpointEditor edited = test::CheckpointEditor::fixture("mixtral");
+  edited.tensors.at("model.layers.0.block_sparse_moe.experts.6.w2.weight").bytes[0] ^= 1;
+  edited.write(dir);
+  on_rank_threads(2, [&](Rank& rank) {
+    const Checkpoint mine =
+        Checkpoint::open(rank.number() == 1 ? dir.path() : test::data_dir("mixtral"));
+    EXPECT_THAT(usage_error_of([&] {
+                  RankMoeLayer::from_checkpoint(rank, mine, 0, options_of({Parallel::kDep, 1}, 2));
+                }),
+                HasSubstr("a checkpoint whose digest"));
   });
 }
 
@@ -366,11 +477,15 @@ TEST(RankMoeLayer, MistakesAreToldOnEveryRank) {
   EXPECT_THAT(usage([](RankBuildOptions& o) { o.ending = Ending::kFused; }),
               HasSubstr("finalize fused ends layers whose ranks hold the same tokens"));
   EXPECT_THAT(usage(nothing, [](RankBuildOptions& o) { o.max_tokens = 9; }),
-              AllOf(HasSubstr("capacity"), HasSubstr("8"), HasSubstr("9")));
+              AllOf(HasSubstr("max_tokens"), HasSubstr("8"), HasSubstr("9")));
   EXPECT_THAT(usage(nothing, [](RankBuildOptions& o) { o.build.seed = 9; }), HasSubstr("seed"));
   EXPECT_THAT(usage(nothing, nullptr, "qwen3-30b-a3b"),
               AllOf(HasSubstr("tiny"), HasSubstr("qwen3-30b-a3b")));
   EXPECT_THAT(usage(nothing, nullptr, "tinny"), HasSubstr("tinny"));
+  EXPECT_THAT(usage([](RankBuildOptions& o) {
+                o.build.leaf = "switchyard.cpu.fused_moe.none", o.build.comm = "fused";
+              }),
+              HasSubstr("leave one of the two out"));
   EXPECT_THAT(refusal<CannotServe>([](RankBuildOptions& o) { o.build.comm = "nccl"; }),
               HasSubstr("strategy nccl cannot serve"));
 }

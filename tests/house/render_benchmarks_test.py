@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -177,7 +178,18 @@ class Peers(unittest.TestCase):
         lines, kept = torch_grouped_mm.table(rows[:1], 1.4)
         self.assertTrue(kept)
         self.assertEqual(lines[-1], "every ratio is 1.4 or more")
-        self.assertTrue(torch_grouped_mm.table(rows, 0)[1] is False, "a ratio that is none keeps nothing")
+        self.assertFalse(torch_grouped_mm.table(rows, 0)[1], "a ratio that is none keeps nothing")
+
+    def test_pytorchs_better_layout_is_named_whichever_it_is(self):
+        layer = mock.Mock(**{"bytes.return_value": 1 << 30})
+        times = {(False, 1): 5.0, (True, 1): 7.0, (False, 8): 9.0, (True, 8): 4.0}
+        made = []
+        torch = mock.Mock()
+        torch.cuda.get_device_properties.return_value.L2_cache_size = 1
+        with mock.patch.object(torch_grouped_mm, "Layer", lambda _, __, turned: made.append(turned) or layer), \
+                mock.patch.object(torch_grouped_mm, "time_theirs", lambda *a: times[made[-1], a[3]]):
+            best = torch_grouped_mm.time_layouts(torch, [1, 1, 1, 1], [1, 8], 0.1)
+        self.assertEqual(best, {1: (5.0, "[in, out]"), 8: (4.0, "[out, in]")})
 
     def test_pytorchs_script_asks_the_command_and_says_what_is_missing(self):
         script = [sys.executable, ROOT / "bench/peers/torch_grouped_mm.py"]

@@ -53,14 +53,24 @@ TEST(SharedEnds, AreOfOneConstructionOnAllRanks) {
 }
 
 TEST(SharedEnds, WhatIsNotBuiltIsNotFound) {
-  expect_all_well(on_thread_ranks(2, long_deadlines(), [&](comm::Group& g) {
-    EndPool<End, int> pool;
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_THROW(pool.get(g, 1, []() -> std::shared_ptr<End> { throw UsageError("no memory"); }),
-                   UsageError);
-    }
-    EXPECT_EQ(pool.get(g, 1, [] { return std::make_shared<End>(End{7}); })->construction, 7);
-  }));
+  for (int failing : {0, 1})
+    expect_all_well(on_thread_ranks(2, long_deadlines(), [&](comm::Group& g) {
+      EndPool<End, int> pool;
+      int constructions = 0;
+      const auto make = [&] {
+        const bool fails = constructions++ == 0 && g.rank() == failing;
+        if (fails) throw UsageError("no memory");
+        return std::make_shared<End>(End{constructions});
+      };
+      // One rank keeps an end, the other has none: the next one is built on both.
+      if (g.rank() == failing) {
+        EXPECT_THROW(pool.get(g, 1, make), UsageError);
+      } else {
+        EXPECT_EQ(pool.get(g, 1, make)->construction, 1);
+      }
+      EXPECT_EQ(pool.get(g, 1, make)->construction, 2);
+      EXPECT_EQ(pool.get(g, 1, make)->construction, 2);
+    }));
 }
 
 }  // namespace

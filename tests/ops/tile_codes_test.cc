@@ -219,11 +219,30 @@ TEST(TileCodes, ANanTakesItsRow) {
 
 // As a device packs them: some rows of tiles at a time from the stored rows of those alone, whose
 // scales may begin inside a block, gate and up together.
+/// `m` with a block of great scale, or a NaN, beyond the first columns of some rows.
+formats::Matrix with_great_ones(const formats::Matrix& m) {
+  struct Kept {
+    std::vector<std::byte> codes, scales;
+  };
+  auto kept = std::make_shared<Kept>(
+      Kept{{m.codes.begin(), m.codes.end()}, {m.scales.begin(), m.scales.end()}});
+  formats::Matrix out = m;
+  const std::size_t row_bytes = m.codes.size() / std::size_t(m.rows);
+  for (std::size_t row : {5, 40, 149}) {
+    if (m.layout.scale == formats::ScaleType::kE8m0)
+      kept->scales[(row + 1) * std::size_t(m.layout.scale_cols(m.cols)) - 2] = std::byte(140);
+    if (m.layout.element == Element::kE4m3) kept->codes[row * row_bytes + 250] = std::byte(0x7f);
+  }
+  out.codes = kept->codes, out.scales = kept->scales;
+  out.storage = kept;
+  return out;
+}
+
 TEST(TileCodes, PiecesOfAMatrixGiveTheWholesBytes) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.name);
     constexpr std::int64_t kRows = 150, kCols = 294, kHalf = kTileRows / 2;
-    const formats::Matrix gate = test::make_matrix(c.weights, kRows, kCols, 3);
+    const formats::Matrix gate = with_great_ones(test::make_matrix(c.weights, kRows, kCols, 3));
     const formats::Matrix up = test::make_matrix(c.weights, kRows, kCols, 4);
     Packed whole({.rows = 2 * 192, .cols = kCols, .code = c.code});
     whole.add(gate, RowPlace::kGate);
@@ -260,8 +279,9 @@ TEST(TileCodes, PiecesOfAMatrixGiveTheWholesBytes) {
                     read<float>(&whole.bytes[std::size_t(l.scales_at() + tile * 8 + which * 4)]));
       }
       for (std::int64_t r = 0; r < kTileRows; ++r)
-        ASSERT_EQ(row_factor(source_row(s, row * 64 + r), c.code, marks[std::size_t(r)]),
-                  whole.factors[std::size_t(row * 64 + r)]);
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(
+                      row_factor(source_row(s, row * 64 + r), c.code, marks[std::size_t(r)])),
+                  std::bit_cast<std::uint32_t>(whole.factors[std::size_t(row * 64 + r)]));
     }
   }
 }

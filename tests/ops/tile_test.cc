@@ -7,6 +7,8 @@
 #include <cstring>
 #include <set>
 
+#include "switchyard/formats/mxfp4.h"
+#include "switchyard/formats/nvfp4.h"
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
 #include "switchyard/ops/grouped_gemm/gemm_prefill_cuda.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
@@ -150,6 +152,37 @@ TEST(Tile, RefusesWhatHasNoKernelAndPacksTheNext) {
   e.up = test::make_matrix(kBf16, 64, 64, 2);
   pack_expert_tiles(s, l, e, 1, packed);
   EXPECT_EQ(bits_at(packed, l.up_codes), bits_at(e.up, 0, 0));
+}
+
+// Codes of the right kind with other scales would be read where there are none.
+TEST(Tile, RefusesAnExpertOfAnotherLayout) {
+  const formats::WeightLayout blocks = formats::kMxfp4Layout;
+  FfnShape s = shape_of(64, 64, false, false);
+  s.weights = blocks;
+  const ExpertLayout l = tile_expert_layout(s);
+  std::vector<std::byte> packed(l.bytes);
+  const auto refusal = [&](const checkpoint::ExpertWeights& e) {
+    return test::usage_error_of([&] { pack_expert_tiles(s, l, e, 1, packed); });
+  };
+  checkpoint::ExpertWeights good;
+  good.up = test::make_matrix(blocks, 64, 64, 2);
+  good.down = test::make_matrix(blocks, 64, 64, 3);
+  checkpoint::ExpertWeights e = good;
+  e.down = test::make_matrix(formats::kNvfp4Layout, 64, 64, 3);
+  EXPECT_THAT(refusal(e), testing::HasSubstr("which is not the layout"));
+  e = good;
+  e.up.layout.block_cols = 16;
+  EXPECT_THAT(refusal(e), testing::HasSubstr("which is not the layout"));
+  e = good;
+  e.up.codes = e.up.codes.first(e.up.codes.size() - 1);
+  EXPECT_THAT(refusal(e), testing::HasSubstr("bytes of codes"));
+  e = good;
+  e.up.scales = e.up.scales.first(e.up.scales.size() - 1);
+  EXPECT_THAT(refusal(e), testing::HasSubstr("of scales"));
+  e = good;
+  e.up_bias.assign(64, 1);
+  EXPECT_THAT(refusal(e), testing::HasSubstr("built without biases"));
+  pack_expert_tiles(s, l, good, 1, packed);
 }
 
 // The tier depends on sizes only, and takes more tokens than an expert has on average.

@@ -174,6 +174,9 @@ std::vector<float> calibration_tokens(std::vector<float> x, std::uint64_t seed,
                                       std::int64_t hidden) {
   require(x.size() % std::size_t(hidden) == 0, "calibration holds ", x.size(),
           " values, which is no multiple of H = ", hidden);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    require(std::isfinite(x[i]), "calibration value ", i, " is ", x[i],
+            "; scales are made of finite ones");
   double squares = 0;
   for (float v : x) squares += double(v) * double(v);
   const float rms = x.empty() ? 1.0f : float(std::sqrt(squares / double(x.size())));
@@ -258,10 +261,10 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
         cat("path_not_enabled: ep ", o.ep, " x tp ", o.tp, " = ", o.ep * o.tp,
             " ranks: a MoeLayer is of one rank; build a RankMoeLayer on each of them"),
         "{}");
-  Prepared prepared = prepare(std::move(weights), o);
-  MoeLayer::State& state = *prepared.state;
   require(o.pool == nullptr || o.threads == 0, "threads = ", o.threads, " and a pool of ",
           o.pool != nullptr ? o.pool->size() : 0, " threads are given; leave one of them out");
+  Prepared prepared = prepare(std::move(weights), o);
+  MoeLayer::State& state = *prepared.state;
   prepared.options.pool =
       o.pool != nullptr
           ? o.pool

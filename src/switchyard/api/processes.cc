@@ -123,9 +123,18 @@ void Processes::agree(const std::vector<Agreed>& mine) {
 }
 
 comm::Group Processes::form_group() {
-  const comm::Deadlines deadlines = comm::deadlines_of(resolve::environment());
+  comm::Deadlines deadlines;
+  Meeting mine{kFormation, {}, ""};
+  try {
+    deadlines = comm::deadlines_of(resolve::environment());
+  } catch (const UsageError& e) {  // which the others are to hear
+    if (!session_) throw;
+    mine.ending.text = e.what();
+    meet(mine);
+    throw;
+  }
   if (!session_) return std::move(comm::make_thread_groups(1, deadlines)[0]);
-  meet_here({kFormation, {}, ""});  // nobody comes late, or not at all
+  meet_here(mine);  // nobody comes late, or not at all
   return session_->form_group(deadlines);
 }
 

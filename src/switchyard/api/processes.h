@@ -22,6 +22,7 @@ int launched_rank();
 int launched_processes();
 
 /// The processes that a launcher started together with this one, joined; alone without a launcher.
+/// One for the program: MPI ends with it, and begins only once in a process.
 ///
 /// Collective: every call but rank() and size(), construction and destruction included.
 class Processes {

@@ -2,6 +2,7 @@
 #include "switchyard/api/rank_builder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "switchyard/base/check.h"
@@ -55,7 +56,10 @@ void check_pinned_leaf(std::string_view caller, const PreparedLayer& p, const Bu
 
 void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
                     std::vector<std::string>& notices) {
-  const auto c = LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, notices);
+  std::optional<LayerBuilder::Calibration> c;
+  comm::guarded(layer.group(), "calibration of the ranks", [&] {
+    c = LayerBuilder::calibration(layer.part(), layer.needs_calibration(), build, notices);
+  });
   if (!c) return;
   const std::int64_t all = std::int64_t(c->token_ids.size()), ranks = layer.group().size();
   const std::int64_t first = all * layer.group().rank() / ranks;

@@ -23,7 +23,8 @@ layer::RankOptions part_options(const comm::Group& group, const PreparedLayer& p
 /// Errors: UsageError that begins with `caller`.
 void check_pinned_leaf(std::string_view caller, const PreparedLayer& prepared,
                        const BuildOptions& build);
-/// Each rank's share of the calibration tokens, where the layer needs any. Collective.
+/// Calibrates with each rank's share of the tokens, which are equal on all ranks, where the layer
+/// needs any. Collective. Errors: UsageError on every rank.
 void calibrate_rank(layer::RankLayer& layer, const BuildOptions& build,
                     std::vector<std::string>& notices);
 

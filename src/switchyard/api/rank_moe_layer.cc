@@ -14,6 +14,7 @@
 #include "switchyard/api/rank_state.h"
 #include "switchyard/api/replacement.h"
 #include "switchyard/base/check.h"
+#include "switchyard/base/sha256.h"
 #include "switchyard/checkpoint/digest.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
@@ -26,14 +27,15 @@
 namespace switchyard {
 namespace {
 
-constexpr std::string_view kPhase = "building of a layer on the ranks";
+constexpr std::string_view kBuilding = "building of a layer on the ranks";
+constexpr std::string_view kUpdate = "update_expert";
 
 /// As comm::guarded(), but a rank that failed itself throws what it failed with.
 template <class F>
-void guarded_as_thrown(comm::Group& group, F&& work) {
+void guarded_as_thrown(comm::Group& group, std::string_view phase, F&& work) {
   std::exception_ptr own;
   try {
-    comm::guarded(group, kPhase, [&] {
+    comm::guarded(group, phase, [&] {
       try {
         work();
       } catch (...) {
@@ -41,20 +43,28 @@ void guarded_as_thrown(comm::Group& group, F&& work) {
         throw;
       }
     });
-  } catch (const UsageError&) {
+  } catch (const std::exception&) {
     if (own) std::rethrow_exception(own);
     throw;
   }
 }
 
+template <class T>
+std::string digest_of(const std::vector<T>& values) {
+  return sha256_hex({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
+}
+
 /// The options for so many ranks.
 BuildOptions on_ranks(const RankBuildOptions& o, std::int64_t ranks) {
   BuildOptions build = o.build;
-  if (build.ep == 1 && build.tp == 1) build.ep = ranks;
-  require(build.ep >= 1 && build.tp >= 1 && build.ep * build.tp == ranks, "ep ", build.ep, " x tp ",
-          build.tp, " is not the number of ranks, ", ranks,
+  const bool cut = build.parallel == Parallel::kDtp || build.parallel == Parallel::kTtp;
+  if (build.ep == 1 && build.tp == 1) (cut ? build.tp : build.ep) = ranks;
+  const bool each_fits = build.ep >= 1 && build.tp >= 1 && build.ep <= ranks && build.tp <= ranks;
+  require(each_fits && build.ep * build.tp == ranks, "ep ", build.ep, " x tp ", build.tp,
+          " is not the number of ranks, ", ranks,
           "; leave both out for as many EP ranks as there are ranks");
   if (!build.parallel) build.parallel = build.ep > 1 ? Parallel::kDep : Parallel::kTtp;
+  if (ranks == 1) build.parallel = Parallel::kTtp;  // nobody to exchange with
   require(build.pool == nullptr,
           "a pool of threads is given, and a rank has one of its own; leave it out");
   const auto slots = std::int64_t(o.slot_experts.size());
@@ -75,6 +85,8 @@ std::vector<std::int32_t> slot_experts_of(const RankBuildOptions& o, const Prepa
 
 /// One rank's end, and what was decided in front of it.
 struct RankMoeLayer::State {
+  explicit State(Rank::State& on) : seat(on) {}
+  Rank::State& seat;
   std::unique_ptr<layer::RankLayer> layer;
   resolve::Report report;
   std::vector<std::string> notices;
@@ -93,23 +105,24 @@ struct RankLayerBuilder {
 
   static RankMoeLayer build(Rank& rank, const Source& source, const RankBuildOptions& o) {
     Rank::State& seat = rank.state();
+    const Rank::State::Turn turn(seat);
+    const int share = rank_threads(seat.group);
     std::optional<PreparedLayer> p;
+    std::shared_ptr<ThreadPool> pool;
     std::string digest;
-    guarded_as_thrown(seat.group, [&] {
+    guarded_as_thrown(seat.group, kBuilding, [&] {
       require(o.max_tokens >= 1, "max_tokens = ", o.max_tokens,
               ": the most tokens of one rank and call, at least 1");
       const BuildOptions build = on_ranks(o, rank.size());
       p.emplace(LayerBuilder::prepare(source.weights(), build));
       p->slot_experts = slot_experts_of(o, *p);
       check_pinned_leaf("build", *p, build);
-      if (seat.processes && source.digest) digest = source.digest();
+      if (source.digest) digest = source.digest();
+      pool = seat.pool(build.threads > 0 ? build.threads : share);
     });
-    layer::RankOptions options = part_options(seat.group, *p, seat.pool(o.build.threads));
-    set_calls(options, o);
-    options.ends = &seat.ends;
-    options.agreed.push_back({"the layer", source.name});
-    options.agreed.push_back({"a checkpoint whose digest", digest});
-    auto state = std::make_unique<RankMoeLayer::State>();
+    const layer::RankOptions options = part_of(seat, *p, std::move(pool), o);
+    compare(seat.group, {source.name, digest, digest_of(p->weights.router.weight)}, o);
+    auto state = std::make_unique<RankMoeLayer::State>(seat);
     state->layer = std::make_unique<layer::RankLayer>(seat.group, std::move(p->weights), options);
     state->report = std::move(p->state->report);
     state->notices = std::move(p->state->notices);
@@ -119,14 +132,31 @@ struct RankLayerBuilder {
     return RankMoeLayer(std::move(state));
   }
 
-  /// What the calls will be, and that the ranks must not build with unlike seeds.
-  static void set_calls(layer::RankOptions& options, const RankBuildOptions& o) {
+  static layer::RankOptions part_of(Rank::State& seat, const PreparedLayer& p,
+                                    std::shared_ptr<ThreadPool> pool, const RankBuildOptions& o) {
+    layer::RankOptions options = part_options(seat.group, p, std::move(pool));
     options.capacity = o.max_tokens;
     options.chunk = o.chunk_tokens;
     options.ending = o.ending;
     options.finalize = o.finalize;
     options.balanced = o.balanced;
-    options.agreed.push_back({"seed", cat(o.build.seed)});
+    options.ends = &seat.ends;
+    return options;
+  }
+
+  /// What would be told only behind the packing, or never.
+  struct Origin {
+    std::string name, checkpoint, router;
+  };
+  static void compare(comm::Group& group, const Origin& from, const RankBuildOptions& o) {
+    const comm::Agreed values[] = {
+        {"the layer", from.name},
+        {"seed", cat(o.build.seed)},
+        {"max_tokens", cat(o.max_tokens)},
+        {"a checkpoint whose digest", from.checkpoint},
+        {"a router whose digest", from.router},
+        {"calibration tokens of digest", digest_of(o.build.calibration)}};
+    comm::agree(group, values, kBuilding);
   }
 
   /// What tells where a checkpoint's layer comes from, without reading all of it.
@@ -181,25 +211,31 @@ std::vector<std::int32_t> RankMoeLayer::slot_experts() const {
 layer::RankLayer& RankMoeLayer::impl() { return *state_->layer; }
 
 std::size_t RankMoeLayer::workspace_bytes() const { return state_->layer->workspace_bytes(); }
-void RankMoeLayer::forward(const ForwardArgs& args) { state_->layer->forward(args); }
+void RankMoeLayer::forward(const ForwardArgs& args) {
+  const Rank::State::Turn turn(state_->seat);
+  state_->layer->forward(args);
+}
 void RankMoeLayer::forward(const ForwardArgs& args, const BehindLayer& behind) {
+  const Rank::State::Turn turn(state_->seat);
   state_->layer->forward(args, behind);
 }
 
 void RankMoeLayer::update_expert(std::int64_t e, const ExpertArrays& arrays) {
+  const Rank::State::Turn turn(state_->seat);
   layer::RankLayer& layer = *state_->layer;
   checkpoint::ExpertWeights expert;
-  guarded_as_thrown(layer.group(), [&] {
+  guarded_as_thrown(layer.group(), kUpdate, [&] {
     expert = expert_from(arrays, problem(), layer.part().routed().shape.weights);
   });
   layer.update_expert(e, expert);
 }
 
 void RankMoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index) {
+  const Rank::State::Turn turn(state_->seat);
   layer::RankLayer& layer = *state_->layer;
   checkpoint::ExpertWeights expert;
   std::vector<std::string> notices;
-  guarded_as_thrown(layer.group(), [&] {
+  guarded_as_thrown(layer.group(), kUpdate, [&] {
     const checkpoint::LayerWeights weights = replacing_layer(
         checkpoint, index, e, {problem(), *layer.part().options().leaf, state_->requantised});
     expert = weights.expert(e);
@@ -209,8 +245,12 @@ void RankMoeLayer::update_expert(std::int64_t e, const Checkpoint& checkpoint, s
   add_notices(notices, state_->notices);
 }
 
-std::vector<std::int64_t> RankMoeLayer::take_counts() { return state_->layer->take_counts(); }
+std::vector<std::int64_t> RankMoeLayer::take_counts() {
+  const Rank::State::Turn turn(state_->seat);
+  return state_->layer->take_counts();
+}
 void RankMoeLayer::migrate(const std::vector<std::int32_t>& slot_experts) {
+  const Rank::State::Turn turn(state_->seat);
   state_->layer->migrate(slot_experts);
 }
 

@@ -19,14 +19,15 @@ class RankLayer;
 }
 
 /// How a layer is spread over ranks, and what its calls will be; equal on all of them, but for
-/// `build.calibration` and what the caller's finalize does.
+/// `build.threads` and what the caller's finalize does.
 struct RankBuildOptions {
-  /// As for a MoeLayer; ep = tp = 1 means as many EP ranks as there are ranks, and no `parallel`
-  /// dep, or ttp where ep is 1. `threads` is each rank's, 0 its share of the processors. A pool is
-  /// the rank's, and cannot be given.
+  /// As for a MoeLayer. ep = tp = 1: as many EP ranks as there are ranks, or TP ranks under dtp and
+  /// ttp. Without a `parallel`: dep, or ttp where ep is 1; one rank alone is ttp. `threads` is each
+  /// rank's, 0 its share of the processors; a pool is the rank's and is refused. Progress is told
+  /// on rank 0 alone.
   BuildOptions build;
   std::int64_t max_tokens = 0;    // of one rank and call
-  std::int64_t chunk_tokens = 0;  // most of one exchange under dep, 0: as many; cuts longer calls
+  std::int64_t chunk_tokens = 0;  // most of one exchange under dep: longer calls are cut; 0: no cut
   Ending ending = Ending::kPlain;
   FinalizeRows finalize{};                 // in place of the sum of weight * row
   std::vector<std::int32_t> slot_experts;  // a placement; empty: as `build.slots` says
@@ -37,10 +38,12 @@ struct RankBuildOptions {
 /// each, and the exchange with the others. docs/developer-guide.md has the four modes.
 ///
 /// Collective: construction, forward and all changes; ranks without tokens call too. The ranks
-///          compare what must be equal when they build, and an error of one is told on all. A
-///          Rank outlives what is built on it; layers there share its threads and, where their
-///          calls need the same, the memory that they exchange through.
-/// Errors:  UsageError and CannotServe as for a MoeLayer, on every rank; DeviceError as for a Rank.
+///          compare what must be equal before they pack: options, switches, the router's weights, a
+///          checkpoint's digest; a caller's expert arrays are not compared. A Rank outlives what is
+///          built on it.
+/// Errors:  UsageError and CannotServe as for a MoeLayer: an error of one rank is told on all, as a
+///          UsageError where it is another's. DeviceError, and UsageError for calls that overlap,
+///          as for a Rank.
 class RankMoeLayer {
  public:
   /// Layer `index` of a checkpoint. Of the experts only the rank's own are read.
@@ -49,7 +52,7 @@ class RankMoeLayer {
   /// A published shape with seeded random weights.
   static RankMoeLayer from_preset(Rank& rank, std::string_view preset,
                                   const RankBuildOptions& options);
-  /// The caller's own arrays, of all experts; those of others' experts are not read.
+  /// The caller's own arrays, of all experts; those of experts that other ranks hold are not read.
   static RankMoeLayer from_arrays(Rank& rank, const LayerArrays& arrays,
                                   const RankBuildOptions& options);
 
@@ -75,15 +78,16 @@ class RankMoeLayer {
   /// Workspace of a forward. Units: bytes, 64-byte aligned.
   std::size_t workspace_bytes() const;
   /// Runs the layer on this rank's tokens (dep, dtp) or on those that all ranks hold (tep, ttp).
-  /// Allocates nothing. Errors: UsageError for a broken argument, which ends the call on every
-  /// rank and with it the group: make new ranks.
+  /// A layer that ends in a fused all-reduce gives its own output here. Allocates nothing.
+  /// Errors: UsageError for a broken argument, and for ranks that call unlike layers, which ends
+  /// the call on every rank and with it the group: make new ranks.
   void forward(const ForwardArgs& args);
   /// The same of a layer that ends in a fused all-reduce, with what stands behind it; args.out is
   /// not written. Errors: UsageError also for a layer that ends plainly.
   void forward(const ForwardArgs& args, const BehindLayer& behind);
 
   /// Replaces routed expert `e` in every slot that holds it, as MoeLayer::update_expert() does;
-  /// every rank gives the whole expert.
+  /// every rank gives the whole expert, and the ranks compare a digest of it.
   void update_expert(std::int64_t e, const ExpertArrays& arrays);
   /// The same with expert `e` of layer `index` of a checkpoint.
   void update_expert(std::int64_t e, const Checkpoint& checkpoint, std::int64_t index);
@@ -92,7 +96,7 @@ class RankMoeLayer {
   std::vector<std::int64_t> take_counts();
   /// Moves experts between slots until slot s holds slot_experts[s]; no bit of a weight changes.
   /// Errors: UsageError for a layer that is not `balanced`, and for slots that cannot be; the
-  /// layer is then as it was.
+  /// layer is then as it was. Shapes: slot_experts [slots].
   void migrate(const std::vector<std::int32_t>& slot_experts);
 
   /// The implementation, for the library's own judges.

@@ -255,6 +255,8 @@ JoinedRanks joined_of(const PreparedLayer& p, const layer::RankLayer& layer,
 }  // namespace
 
 layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, const RunOptions& o) {
+  require(o.build.pool == nullptr,
+          "run: a pool of threads is given, and ranks have their own; leave it out");
   const int threads = rank_threads(group);  // collective
   layer::RankOptions r = part_options(
       group, p, std::make_shared<ThreadPool>(o.build.threads > 0 ? o.build.threads : threads));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 
@@ -19,12 +21,31 @@ struct Rank::State {
   State(std::unique_ptr<comm::Group> g, bool of_processes) : State(*g, of_processes) {
     own = std::move(g);
   }
-  /// The threads of what is built with so many; 0: the rank's share of the processors. Collective.
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  /// The threads of what is built with so many. Errors: as ThreadPool.
   std::shared_ptr<ThreadPool> pool(int threads);
+
+  /// One call of something that stands on the rank.
+  class Turn {
+   public:
+    /// Errors: UsageError while another one goes on.
+    explicit Turn(State& seat);
+    ~Turn() { seat_.busy = false; }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    State& seat_;
+  };
 
   std::unique_ptr<comm::Group> own;
   comm::Group& group;
   bool processes;  // the ranks are, and not threads of one
+  std::atomic<bool> busy = false;
+  int exceptions = std::uncaught_exceptions();
   std::map<int, std::shared_ptr<ThreadPool>> pools;
   layer::SharedEnds ends;  // in front of the group's end
 };

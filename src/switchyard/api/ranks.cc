@@ -13,10 +13,20 @@
 namespace switchyard {
 
 std::shared_ptr<ThreadPool> Rank::State::pool(int threads) {
-  std::shared_ptr<ThreadPool>& pool = pools[threads];
-  const int share = rank_threads(group);  // collective, also where this rank has the pool already
-  if (!pool) pool = std::make_shared<ThreadPool>(threads > 0 ? threads : share);
-  return pool;
+  const auto at = pools.find(threads);
+  if (at != pools.end()) return at->second;
+  return pools[threads] = std::make_shared<ThreadPool>(threads);
+}
+
+// Of threads, whoever runs them tells the others, and why.
+Rank::State::~State() {
+  if (processes && std::uncaught_exceptions() > exceptions)
+    group.abort(cat("rank ", group.rank(), " left by an exception"));
+}
+
+Rank::State::Turn::Turn(State& seat) : seat_(seat) {
+  require(!seat.busy.exchange(true), "rank ", seat.group.rank(),
+          " is in another call; calls of what stands on one rank must not overlap");
 }
 
 Rank::Rank(Processes& processes)
@@ -27,9 +37,13 @@ Rank::~Rank() = default;
 
 int Rank::number() const { return state_->group.rank(); }
 int Rank::size() const { return state_->group.size(); }
-void Rank::barrier() { state_->group.barrier("a barrier of the ranks"); }
+void Rank::barrier() {
+  const State::Turn turn(*state_);
+  state_->group.barrier("a barrier of the ranks");
+}
 
 void on_rank_threads(std::int64_t ranks, const std::function<void(Rank&)>& work) {
+  require(work != nullptr, "on_rank_threads: there is no work");
   require(ranks >= 1 && ranks <= comm::kMaxGroupRanks, "ranks = ", ranks, " is outside 1..",
           comm::kMaxGroupRanks, ", those that share the memory of one host");
   std::vector<comm::Group> groups =

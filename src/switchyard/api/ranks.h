@@ -10,18 +10,22 @@
 namespace switchyard {
 
 /// One of the ranks of one host that build layers and fused all-reduces together: a thread, or a
-/// process of a launcher. What is built on a rank shares its threads and, where calls need the
-/// same, the memory that the ranks exchange through; so the calls of one rank take turns.
+/// process of a launcher. Layers that are built on a rank share its threads and, where their calls
+/// need the same, the memory that the ranks exchange through, which stays until the rank goes. So
+/// calls of what stands on one rank must not overlap, also of different layers.
 ///
 /// Collective: construction, barrier(), and whatever takes a Rank; all ranks make the same calls in
 /// the same order. Every wait has a deadline, SWITCHYARD_WARMUP_TIMEOUT_S or
 /// SWITCHYARD_SERVING_TIMEOUT_S.
-/// Errors:  DeviceError that names rank, peer, phase and time when a peer does not come, or gave
-///          up; from then on every call fails: make new ranks, and build anew on them.
+/// Errors:  UsageError for calls that overlap. DeviceError that names rank, peer, phase and time
+///          when a peer does not come, or gave up; from then on, and after a forward that failed,
+///          every call fails: make new ranks, and build anew on them. A build, an update or a
+///          migration that is refused leaves the ranks as they were.
 class Rank {
  public:
   /// This process's, where each of a launcher's processes is a rank; without a launcher, the one
-  /// rank. Errors: UsageError, DeviceError.
+  /// rank; not read later. A process whose rank goes by an exception ends the waits of the others.
+  /// Errors: UsageError, DeviceError.
   explicit Rank(Processes& processes);
   ~Rank();
   Rank(const Rank&) = delete;

@@ -118,6 +118,7 @@ void Exchange::merge_segments(std::span<const Segment> segments) {
 Ticket Exchange::dispatch(const DispatchArgs& args) {
   Received received;
   or_abort(group_, [&] {
+    group_.check_alive("dispatch");
     require(!dispatched_, "dispatch before the combine of the last one; combine its ticket first");
     check(args);
     ++sequence_;

@@ -186,6 +186,7 @@ void AllReduceWorkspace::check(const AllReduceCall& call) const {
 
 void AllReduceWorkspace::run(const AllReduceCall& call) {
   auto work = [&] {
+    group_.check_alive("a fused all-reduce");
     check(call);
     run_checked(call);
   };

@@ -138,7 +138,12 @@ void Group::init_control(std::span<std::byte> bytes, int size) {
   c->magic = kControlMagic;
 }
 
+void Group::check_alive(std::string_view phase) {
+  Patience(*this, phase, deadlines_.serving).check_abort(0);
+}
+
 void Group::barrier(std::string_view phase) {
+  check_alive(phase);
   Seat* seats = control().seats();
   publish(seats[rank_].arrived, ++sequence_);
   Patience patience(*this, phase, deadlines_.warm_up);

@@ -70,6 +70,9 @@ class Group {
   void abort(std::string_view why) noexcept;
   /// Whether some rank has given up. Not collective.
   bool aborted() const;
+  /// In front of a call: what the ranks wrote for one that was given up would pass for another's.
+  /// Not collective. Errors: PeerError when some rank has given up.
+  void check_alive(std::string_view phase);
 
   /// Forms a new group of the ranks `live` of this one, whose other ranks are gone: rank live[i]
   /// becomes rank i. Collective among them; ends what still waits in this one. A rank whose call
@@ -137,6 +140,7 @@ class Patience {
   void until(const Word& word, std::uint32_t wanted, int peer);
 
  private:
+  friend class Group;
   [[noreturn]] void give_up(int peer, double elapsed_s);
   void check_abort(double elapsed_s) const;
   Group* group_;

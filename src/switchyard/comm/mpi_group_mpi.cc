@@ -97,7 +97,11 @@ void check_usable(bool broken, int rank, std::string_view phase) {
 bool has_mpi() { return true; }
 
 MpiSession::MpiSession() {
-  int running = 0, granted = 0;
+  int running = 0, granted = 0, ended = 0;
+  MPI_Finalized(&ended);
+  require(ended == 0,
+          "MPI has ended, and begins only once in a process; keep the first Processes (or "
+          "session) as long as there are ranks");
   MPI_Initialized(&running);
   if (running == 0) {
     ours_ = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &granted) == MPI_SUCCESS;

@@ -166,6 +166,7 @@ void Reduction::compare_headers() const {
 
 void Reduction::begin(const ReductionArgs& a) {
   or_abort(group_, [&] {
+    group_.check_alive("a reduction");
     check(a);
     ++sequence_;
     begun_ = true;

@@ -42,16 +42,21 @@ FusedEnd::FusedEnd(comm::Group& group, const Problem& problem, const Args& args)
         return args;
       }()),
       workspace_(group, {group.size(), args.capacity, problem.hidden, args.dtype},
-                 {.isa = args.isa, .pool = args.pool}),
-      rows_(std::size_t(args.capacity * problem.top_k()) * row_bytes(problem, args.dtype)),
-      shared_(std::size_t(args.capacity) * row_bytes(problem, args.dtype)),
-      dense_(dense_bytes(problem, args)),
-      plain_(shared_.bytes().size()),
-      nothing_(shared_.bytes().size()),
-      index_(std::size_t(args.capacity * problem.top_k())),
-      weights_(index_.size()),
-      scales_(args.ending == Ending::kReduce ? std::size_t(args.held * args.capacity) : 0) {
+                 {.isa = args.isa, .pool = args.pool}) {
+  comm::guarded(group, "end of the layer", [&] { allocate(); });
+}
+
+void FusedEnd::allocate() {
+  const std::size_t row = row_bytes(problem_, args_.dtype), tokens = std::size_t(args_.capacity);
+  rows_ = HostBuffer(tokens * std::size_t(problem_.top_k()) * row);
+  shared_ = HostBuffer(tokens * row);
+  dense_ = HostBuffer(dense_bytes(problem_, args_));
+  plain_ = HostBuffer(tokens * row);
+  nothing_ = HostBuffer(tokens * row);
   std::ranges::fill(nothing_.bytes(), std::byte(0));
+  index_.resize(tokens * std::size_t(problem_.top_k()));
+  weights_.resize(index_.size());
+  scales_.resize(args_.ending == Ending::kReduce ? std::size_t(args_.held) * tokens : 0);
 }
 
 /// Index and weights of the choices, and the shared shard rounded to the dtype.

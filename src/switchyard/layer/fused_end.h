@@ -53,6 +53,7 @@ class FusedEnd {
   void finish_plain(const LocalOutput& local, void* out, std::int64_t stride);
 
  private:
+  void allocate();
   void weigh(const LocalOutput& local);
   void spread(const LocalOutput& local);
 

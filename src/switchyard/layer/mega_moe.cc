@@ -227,6 +227,7 @@ void MegaMoe::combine(const comm::RowSink& sink) {
 
 void MegaMoe::run(const MegaArgs& a, const BatchRunner& experts, const comm::RowSink& sink) {
   comm::or_abort(group_, [&] {
+    group_.check_alive("the fused exchange");
     check(a);
     ++sequence_;
     show(a);

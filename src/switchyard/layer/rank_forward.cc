@@ -199,18 +199,24 @@ void RankLayer::gather_counts(const std::int32_t* stats) {
 void RankLayer::forward(const ForwardArgs& a) { guarded_run(a, nullptr); }
 
 void RankLayer::forward(const ForwardArgs& a, const BehindLayer& behind) {
-  guarded_run(a, &behind);
+  ForwardArgs args = a;
+  args.out = args.workspace.data();  // something to be there: it is not written
+  args.out_stride = layer_->problem().hidden;
+  guarded_run(args, &behind);
 }
 
 void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
   const FloatEnvScope env;  // sums and roundings of the ranks are made on this thread
   const auto reading = layer_->reading();
   try {
+    group_.check_alive("a forward");
+    if (order_) order_->begin(number_);
     if (options_.balanced) {
       note(RankStep::kStartWait);
       cycle_.start_wait();
     }
     run(a, behind);
+    if (order_) order_->compare();
     if (options_.balanced) {
       note(RankStep::kDoneSet);
       cycle_.done_set();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/sha256.h"
 #include "switchyard/base/version.h"
 #include "switchyard/comm/gathered.h"
 #include "switchyard/core/shard.h"
@@ -45,6 +46,8 @@ void check_served(const comm::Group& group, const Problem& p, const RankOptions&
       to_string(o.parallel), "; ask for tep or ttp, or for finalize plain");
   require(o.ending == Ending::kPlain || o.finalize.run == nullptr, "finalize ", to_string(o.ending),
           " happens in the all-reduce, and the caller brings one of its own");
+  ensure(o.ends == nullptr || (o.exchange.first_sequence == 0 && o.exchange.hook.at == nullptr),
+         "what layers share has no sequence or hook of one of them");
   require(o.chunk >= 0, "chunk_tokens = ", o.chunk, " is negative; 0 means the capacity");
   require(o.chunk == 0 || o.parallel == Parallel::kDep, "chunk_tokens = ", o.chunk, ": ",
           to_string(o.parallel), " reduces whole calls; leave it out");
@@ -243,6 +246,10 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   }
   tactics_ = tuned_for(*options_.layer.leaf, shape_, layer_->options());
   if (options.ending != Ending::kPlain) make_ending();
+  if (options.ends == nullptr) return;
+  if (!options.ends->order) options.ends->order = std::make_shared<CallOrder>(group);
+  order_ = options.ends->order;
+  number_ = order_->add();
 }
 
 void RankLayer::make_exchange() {
@@ -306,8 +313,14 @@ void RankLayer::make_ending() {
                             .pool = layer_->options().pool.get()};
   const Problem& problem = layer_->problem();
   auto make = [&] { return std::make_shared<FusedEnd>(group_, problem, args); };
-  fused_ =
-      options_.ends == nullptr ? make() : options_.ends->endings.get(group_, {problem, args}, make);
+  const EndingKey key{.hidden = problem.hidden,
+                      .top_k = problem.top_k(),
+                      .zero_experts = problem.routing.zero_experts,
+                      .latent = problem.latent,
+                      .placement = problem.routing.placement,
+                      .combine = problem.combine,
+                      .args = args};
+  fused_ = options_.ends == nullptr ? make() : options_.ends->endings.get(group_, key, make);
 }
 
 comm::WeightsBy RankLayer::weights_by() const {
@@ -358,6 +371,28 @@ void RankLayer::localise(std::span<const std::int32_t> ids, std::span<const floa
 }
 
 namespace {
+
+/// The start, the middle and the end of an array, and its length.
+std::string pieces_of(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = 64;
+  std::string out = cat(bytes.size(), ' ');
+  const std::size_t size = std::min(kPiece, bytes.size());
+  for (std::size_t at : {std::size_t(0), (bytes.size() - size) / 2, bytes.size() - size})
+    out.append(reinterpret_cast<const char*>(bytes.data()) + at, size);
+  return out;
+}
+
+/// Tells unlike replacements apart without reading all of them.
+std::string digest_of(const checkpoint::ExpertWeights& w) {
+  std::string seen;
+  auto see = [&](const formats::Matrix& m) { seen += pieces_of(m.codes) + pieces_of(m.scales); };
+  if (w.gate) see(*w.gate);
+  see(w.up);
+  see(w.down);
+  for (const std::vector<float>* bias : {&w.gate_bias, &w.up_bias, &w.down_bias})
+    seen += pieces_of(std::as_bytes(std::span(*bias)));
+  return sha256_hex(seen);
+}
 
 /// Every rank's values of one type, in rank order.
 template <class T>
@@ -443,7 +478,8 @@ void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& e
       if (slot >= held.begin && slot < held.begin + held.size)
         prepared.push_back(layer_->prepare_update(slot, expert));
   });
-  const comm::Agreed asked[] = {{"the expert", cat(e)}};
+  const comm::Agreed asked[] = {{"the expert", cat(e)},
+                                {"weights whose digest", digest_of(expert)}};
   comm::agree(group_, asked, kUpdate);
   // All ranks can: from here on none fails.
   for (PreparedUpdate& update : prepared) layer_->commit_update(std::move(update));

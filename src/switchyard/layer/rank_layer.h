@@ -190,6 +190,8 @@ class RankLayer {
   comm::Group& group_;
   RankOptions options_;
   std::int64_t num_experts_;
+  std::shared_ptr<CallOrder> order_;  // of the layers that share ends; null: it shares none
+  std::int64_t number_ = 0;           // among them
   eplb::SlotMap slots_;
   comm::Wire wire_;
   bool needs_calibration_ = false;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "switchyard/comm/gathered.h"
 #include "switchyard/comm/group.h"
 #include "switchyard/comm/reduction.h"
+#include "switchyard/comm/symmetric_memory.h"
 #include "switchyard/layer/fused_end.h"
 #include "switchyard/layer/mega_moe.h"
 
@@ -51,13 +54,51 @@ class EndPool {
   std::int64_t builds_ = 0;
 };
 
+/// In which order the ranks call the layers that share ends. Their exchanges would pair calls of
+/// unlike layers without noticing, so each rank shows which layer it calls.
+class CallOrder {
+ public:
+  /// Collective. Errors: as SymmetricMemory.
+  explicit CallOrder(comm::Group& group);
+  /// A number for one more layer, the same on all ranks as they build in one order.
+  std::int64_t add() { return layers_++; }
+  /// In front of a call of layer `number`.
+  void begin(std::int64_t number);
+  /// Behind it, when every rank has come. Errors: UsageError with both sides.
+  void compare() const;
+
+ private:
+  // No rank is more than a few calls ahead of another.
+  static constexpr std::int64_t kSlots = 64;
+  using Shown = std::atomic<std::uint64_t>;  // call's number << 32 | layer's
+  Shown& shown(int rank, std::uint32_t call) const;
+
+  comm::Group& group_;
+  comm::SymmetricMemory memory_;
+  std::int64_t layers_ = 0;
+  std::uint32_t call_ = 0;
+  std::uint64_t mine_ = 0;
+};
+
+/// What of a problem a fused end reads.
+struct EndingKey {
+  std::int64_t hidden = 0, top_k = 0, zero_experts = 0, latent = 0;
+  WeightPlacement placement = WeightPlacement::kOutput;
+  CombinePrecision combine = CombinePrecision::kBf16;
+  FusedEnd::Args args;
+
+  bool operator==(const EndingKey&) const = default;
+};
+
 /// What the layers of one group build once and use in turn: the memory that they exchange through,
-/// for layers whose calls need the same. Their forwards must not overlap.
+/// for layers whose calls need the same. Their forwards must not overlap; of each end the first
+/// forward alone has the warm-up's deadline.
 struct SharedEnds {
+  std::shared_ptr<CallOrder> order;  // from the first layer on
   EndPool<comm::Exchange, std::pair<const comm::Strategy*, comm::ExchangeShape>> exchanges;
   EndPool<MegaMoe, std::pair<MegaShape, std::string_view>> fused_exchanges;
   EndPool<comm::Reduction, comm::ReductionShape> reductions;
-  EndPool<FusedEnd, std::pair<Problem, FusedEnd::Args>> endings;
+  EndPool<FusedEnd, EndingKey> endings;
 };
 
 }  // namespace switchyard::layer
