@@ -81,23 +81,10 @@ TEST(RankMoeLayerFault, AfterAFailedCallEveryCallFails) {
 
 TEST(RankMoeLayerFault, RanksThatCallUnlikeLayersAreToldSo) {
   const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
-  struct Case {
-    Mode mode;
-    Ending ending;
-    const char* comm;
-  };
-  for (const Case& c : {Case{{Parallel::kDep, 1}, Ending::kPlain, "one_sided"},
-                        Case{{Parallel::kDep, 1}, Ending::kPlain, "two_sided"},
-                        Case{{Parallel::kDep, 1}, Ending::kPlain, "all_gather"},
-                        Case{{Parallel::kDep, 1}, Ending::kPlain, "fused"},
-                        Case{{Parallel::kDtp, 2}, Ending::kPlain, ""},
-                        Case{{Parallel::kTtp, 2}, Ending::kPlain, ""},
-                        Case{{Parallel::kTtp, 2}, Ending::kFused, ""}}) {
+  for (const test::Way& c : test::kWays) {
     std::string texts[2];
     on_rank_threads(2, [&](Rank& rank) {
-      RankBuildOptions o = options_of(c.mode, 2);
-      o.ending = c.ending;
-      o.build.comm = c.comm;
+      RankBuildOptions o = options_of(c);
       std::vector<RankMoeLayer> layers;
       for (int i = 0; i < 2; ++i) layers.push_back(RankMoeLayer::from_preset(rank, "tiny", o));
       Call call(whole.impl(), 5);

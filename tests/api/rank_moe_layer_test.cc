@@ -336,21 +336,8 @@ std::vector<std::byte> alone_on_ranks(const RankBuildOptions& o, int ranks, int 
 // Layers of unlike weights, called in turns with unlike tokens through one exchange.
 TEST(RankMoeLayer, SharedEndsKeepTheLayersApart) {
   const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
-  struct Case {
-    Mode mode;
-    Ending ending;
-    const char* comm;
-  };
-  for (const Case& c : {Case{{Parallel::kDep, 1}, Ending::kPlain, "one_sided"},
-                        Case{{Parallel::kDep, 1}, Ending::kPlain, "fused"},
-                        Case{{Parallel::kDep, 1}, Ending::kPlain, "expert_major"},
-                        Case{{Parallel::kDtp, 2}, Ending::kPlain, ""},
-                        Case{{Parallel::kTtp, 2}, Ending::kPlain, ""},
-                        Case{{Parallel::kTtp, 2}, Ending::kFused, ""},
-                        Case{{Parallel::kTtp, 2}, Ending::kReduce, ""}}) {
-    RankBuildOptions o = options_of(c.mode, 2);
-    o.ending = c.ending;
-    o.build.comm = c.comm;
+  for (const test::Way& c : test::kWays) {
+    RankBuildOptions o = options_of(c);
     std::vector<std::byte> want[2][2];  // by seed, rank
     for (int seed : {1, 2})
       for (int r : {0, 1})

@@ -15,6 +15,13 @@ RankBuildOptions options_of(const Mode& m, int ranks) {
   return o;
 }
 
+RankBuildOptions options_of(const Way& way) {
+  RankBuildOptions o = options_of(way.mode, 2);
+  o.ending = way.ending;
+  o.build.comm = way.comm;
+  return o;
+}
+
 BuildOptions alone() {
   BuildOptions o;
   o.threads = 2;
