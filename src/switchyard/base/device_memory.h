@@ -14,7 +14,7 @@ class DeviceMemory {
  public:
   /// Allocates `bytes`; 0 is legal and gives a null pointer.
   explicit DeviceMemory(std::size_t bytes);
-  ~DeviceMemory();
+  ~DeviceMemory();  // NOLINT(performance-trivially-destructible): it is not where there is CUDA
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
@@ -28,6 +28,9 @@ class DeviceMemory {
   void upload_part(const void* host, std::size_t offset, std::size_t bytes);
   /// Copies all size() bytes of `other`, on the same device. Errors: InternalError for other sizes.
   void copy_from(const DeviceMemory& other);
+  /// Copies all bytes of `other`, on the same device, to `offset`. Errors: InternalError past the
+  /// end.
+  void place(const DeviceMemory& other, std::size_t offset);
   /// Copies all size() bytes to host memory, after all work queued on the device so far.
   void download(void* host) const;
 
@@ -35,5 +38,10 @@ class DeviceMemory {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+/// Waits for all work queued on the current device, whatever its stream.
+///
+/// Errors:  DeviceError for what that work failed with, or when the build has no CUDA.
+void wait_for_device();
 
 }  // namespace switchyard

@@ -37,8 +37,22 @@ void DeviceMemory::copy_from(const DeviceMemory& other) {
   cuda_check(cudaStreamSynchronize(cudaStreamLegacy), "device memory: copy");
 }
 
-void DeviceMemory::download(void* host) const {
+void DeviceMemory::place(const DeviceMemory& other, std::size_t offset) {
+  ensure(offset <= bytes_ && other.bytes_ <= bytes_ - offset, "device memory: a copy of ",
+         other.bytes_, " bytes to ", offset, " of ", bytes_);
+  if (other.bytes_ == 0) return;
+  cuda_check(cudaMemcpy(static_cast<char*>(data_) + offset, other.data_, other.bytes_,
+                        cudaMemcpyDeviceToDevice),
+             "device memory: copy");
+  cuda_check(cudaStreamSynchronize(cudaStreamLegacy), "device memory: copy");
+}
+
+void wait_for_device() {
   cuda_check(cudaDeviceSynchronize(), "device memory: wait for the device");
+}
+
+void DeviceMemory::download(void* host) const {
+  wait_for_device();
   if (bytes_ == 0) return;
   cuda_check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost), "device memory: download");
 }

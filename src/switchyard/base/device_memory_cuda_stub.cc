@@ -16,6 +16,8 @@ DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::upload(const void*) { refuse(); }
 void DeviceMemory::upload_part(const void*, std::size_t, std::size_t) { refuse(); }
 void DeviceMemory::copy_from(const DeviceMemory&) { refuse(); }
+void DeviceMemory::place(const DeviceMemory&, std::size_t) { refuse(); }
 void DeviceMemory::download(void*) const { refuse(); }
+void wait_for_device() { refuse(); }
 
 }  // namespace switchyard
