@@ -186,6 +186,15 @@ std::vector<float> calibration_tokens(std::vector<float> x, std::uint64_t seed,
   return x;
 }
 
+/// What packing on a GPU took; empty where the host packed.
+std::string packing_text(const layer::Layer& layer) {
+  const layer::PackingMemory packing = layer.packing();
+  if (packing.device == 0) return {};
+  const auto mib = [](std::size_t bytes) { return (bytes + (std::size_t(1) << 20) - 1) >> 20; };
+  return cat("the GPU packed the experts, through ", mib(packing.device), " MiB of its memory and ",
+             mib(packing.pinned), " MiB of the host's, which are free again");
+}
+
 }  // namespace
 
 LayerBuilder::Prepared LayerBuilder::prepare(LayerWeights weights, const BuildOptions& o) {
@@ -271,6 +280,8 @@ MoeLayer LayerBuilder::build(LayerWeights weights, const BuildOptions& o,
           : std::make_shared<ThreadPool>(
                 o.threads > 0 ? o.threads : std::clamp(prepared.deployment.env.num_cpus, 1, 1024));
   state.layer = std::make_unique<layer::Layer>(std::move(prepared.weights), prepared.options);
+  if (std::string packing = packing_text(*state.layer); !packing.empty())
+    state.notices.push_back(std::move(packing));
   for (resolve::Knob& knob : state.report.knobs)  // a checkpoint may declare another quantiser
     if (knob.name == "activations")
       knob.effective = cat(formats::to_string(state.layer->routed().shape.quant));

@@ -152,7 +152,10 @@ class MoeLayer {
   /// Blocks until the forwards in flight have ended, and holds back new ones while it copies one
   /// expert. Memory: the layer keeps the newest weights of every replaced expert beside the packed
   /// ones, as its format stores them (expert_stored_bytes()), for verification; packed_bytes() does
-  /// not count them, and what exceeds the memory limit together with it is refused.
+  /// not count them, and what exceeds the memory limit together with it is refused. On a GPU the
+  /// forwards in flight are all work that is enqueued there; a graph that was captured before reads
+  /// the new weights when it is launched after, and no graph may be launched meanwhile, nor a
+  /// stream be captured in the global mode.
   /// Errors:  UsageError that names what differs from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, const ExpertArrays& arrays);
   /// The same with expert `e` of layer `index` of a checkpoint, checked as a whole; adds notices().

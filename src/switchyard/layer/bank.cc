@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "switchyard/base/check.h"
+#include "switchyard/ops/grouped_ffn/expert_packer.h"
 #include "switchyard/tune/table.h"
 
 namespace switchyard::layer {
@@ -24,18 +27,21 @@ void note_scales(const checkpoint::ExpertWeights& e, std::int64_t i, DeclaredSca
   out.fc2[std::size_t(i)] = e.down.input_scale.value_or(kMissing);
 }
 
-/// Packs every expert, with at most one materialised expert per kExpertsPerCopy of the layer: that,
-/// and not the number of threads, bounds the memory beside the packed bank.
-template <class Pack>
-void pack_all(std::int64_t experts, const LayerOptions& options, Pack&& pack) {
+/// Experts that are materialised at a time: at most one per kExpertsPerCopy of the layer. That, and
+/// not the number of threads, bounds the memory beside the packed bank.
+std::int64_t copies_of(std::int64_t experts, const LayerOptions& options) {
   constexpr std::int64_t kExpertsPerCopy = 16;
-  const std::int64_t copies =
-      std::clamp<std::int64_t>(experts / kExpertsPerCopy, 1, options.pool->size());
+  return std::clamp<std::int64_t>(experts / kExpertsPerCopy, 1, options.pool->size());
+}
+
+/// Packs every expert: `pack` gets its number, and that of the copy whose turn it is.
+template <class Pack>
+void pack_all(std::int64_t experts, std::int64_t copies, const LayerOptions& options, Pack&& pack) {
   std::mutex progress_lock;
   std::int64_t done = 0;
   options.pool->for_each(copies, [&](std::int64_t first, int) {
     for (std::int64_t e = first; e < experts; e += copies) {
-      pack(e);
+      pack(e, first);
       std::lock_guard lock(progress_lock);
       if (options.progress) options.progress(++done, experts);
     }
@@ -64,16 +70,44 @@ void reserve_device(ExpertBank& bank) {
   }
 }
 
-/// Packs expert `e` where it is to stay; on its way to the device through one expert's scratch.
-void pack_one(const leaves::Leaf& leaf, ExpertBank& bank, const checkpoint::ExpertWeights& expert,
-              std::int64_t e) {
-  const std::size_t bytes = bank.layout.bytes, at = std::size_t(e) * bytes;
-  if (leaf.device == Device::kCpu)
-    return leaf.ffn->pack(bank.shape, bank.layout, expert, 1.0f,
-                          bank.packed.bytes().subspan(at, bytes));
-  HostBuffer scratch(bytes);
-  leaf.ffn->pack(bank.shape, bank.layout, expert, 1.0f, scratch.bytes());
-  bank.device_packed->upload_part(scratch.data(), at, bytes);
+using Packers = std::vector<std::unique_ptr<ops::ExpertPacker>>;
+
+/// Memory that the packers of a bank on a GPU take together, there and pinned on the host; one
+/// packer may need more.
+constexpr std::size_t kPackingBytes = std::size_t(512) << 20;
+
+/// One packer per copy, as far as the memory for them allows.
+Packers make_packers(ExpertBank& bank, std::int64_t copies) {
+  const auto scratch = ops::PackerScratch::of(bank.shape, bank.layout);
+  const auto most = std::int64_t(kPackingBytes / scratch.device_bytes());
+  Packers out;
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(most, 1, copies); ++i)
+    out.push_back(std::make_unique<ops::ExpertPacker>(bank.shape, bank.layout));
+  bank.packing = {out.size() * scratch.device_bytes(), out.size() * scratch.host_bytes()};
+  return out;
+}
+
+/// Packs all experts of `source` where they are to stay, and notes their scales.
+void pack_experts(const BankArgs& args, ExpertBank& bank, DeclaredScales& declared) {
+  const leaves::Leaf& leaf = args.leaf;
+  const std::size_t bytes = bank.layout.bytes;
+  std::int64_t copies = copies_of(bank.shape.experts, args.options);
+  Packers packers;
+  if (leaf.device == Device::kCuda) {
+    packers = make_packers(bank, copies);
+    copies = std::int64_t(packers.size());
+  }
+  pack_all(bank.shape.experts, copies, args.options, [&](std::int64_t e, std::int64_t copy) {
+    const checkpoint::ExpertWeights expert = args.source(e);
+    note_scales(expert, e, declared);
+    const std::size_t at = std::size_t(e) * bytes;
+    if (packers.empty())
+      return leaf.ffn->pack(bank.shape, bank.layout, expert, 1.0f,
+                            bank.packed.bytes().subspan(at, bytes));
+    auto* packed = static_cast<std::byte*>(bank.device_packed->data());
+    packers[std::size_t(copy)]->pack(expert, 1.0f, packed + at);
+  });
+  for (const auto& packer : packers) packer->wait();
 }
 
 bool any_missing(const std::vector<float>& scales) {
@@ -100,11 +134,7 @@ ExpertBank build_bank(const BankArgs& args, bool& missing_scale) {
   if (leaf.device == Device::kCuda) reserve_device(bank);
   DeclaredScales declared{std::vector<float>(std::size_t(shape.experts)),
                           std::vector<float>(std::size_t(shape.experts))};
-  pack_all(shape.experts, args.options, [&](std::int64_t e) {
-    const checkpoint::ExpertWeights expert = args.source(e);
-    note_scales(expert, e, declared);
-    pack_one(leaf, bank, expert, e);
-  });
+  pack_experts(args, bank, declared);
   // Fused shared experts follow the routed ones and have the constants of a shared expert: its
   // first.
   const std::int64_t routed = shape.experts - shape.unscaled_choices;
@@ -149,6 +179,7 @@ ExpertBank copy_bank(const ExpertBank& bank, ThreadPool& pool) {
   out.scales = bank.scales;
   out.activation = bank.activation;
   out.tactics = bank.tactics;
+  out.packing = bank.packing;
   return out;
 }
 
@@ -162,7 +193,8 @@ TacticList tuned_for(const leaves::Leaf& leaf, const ops::FfnShape& shape,
 void set_static_scales(ExpertBank& bank, StaticScales scales) {
   ensure(std::int64_t(scales.fc2.size()) == bank.shape.experts, "static scales for ",
          scales.fc2.size(), " experts, the bank holds ", bank.shape.experts);
-  constexpr std::size_t kFc2Scale = 3 * sizeof(float);  // behind the three alphas
+  constexpr std::size_t kFc2Scale = 3 * sizeof(float);   // behind the three alphas
+  if (bank.device_packed != nullptr) wait_for_device();  // forwards in flight read the old ones
   for (std::size_t e = 0; e < scales.fc2.size(); ++e) {
     const std::size_t at = e * bank.layout.bytes + bank.layout.floats + kFc2Scale;
     if (bank.device_packed != nullptr) {

@@ -190,8 +190,7 @@ void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts, 
 
 /// A kernel that reads a host's array would end the whole context, so it is asked before.
 void check_places(const Layer& layer, const ForwardArgs& a) {
-  require(device_can_read(layer.routed().device_packed->data()),
-          "forward: the layer's weights lie on another GPU than the current one; select that one");
+  check_gpu(layer, "forward");
   const std::pair<std::string_view, const void*> arrays[] = {
       {"hidden", a.hidden},
       {"logits", a.logits.data},
@@ -213,6 +212,11 @@ void check_places(const Layer& layer, const ForwardArgs& a) {
 }
 
 }  // namespace
+
+void check_gpu(const Layer& layer, std::string_view call) {
+  require(device_can_read(layer.routed().device_packed->data()), call,
+          ": the layer's weights lie on another GPU than the current one; select that one");
+}
 
 bool on_cuda(const Layer& layer) { return layer.options().leaf->device == Device::kCuda; }
 

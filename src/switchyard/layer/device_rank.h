@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "switchyard/layer/layer.h"
 
 namespace switchyard::layer {
 
 /// True when the layer's leaf runs on cuda.
 bool on_cuda(const Layer& layer);
+
+/// Errors:  UsageError, naming `call`, unless the current GPU is the one that holds the layer.
+void check_gpu(const Layer& layer, std::string_view call);
 
 /// Copies what a forward on cuda reads beside the experts to the device.
 /// Errors: DeviceError when the device refuses, or when the build has no CUDA.
@@ -21,7 +26,8 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& args);
 /// workspace. Errors: as device_rank_forward().
 void device_rank_route(const Layer& layer, const ForwardArgs& args);
 /// Runs the layer on copies of a call whose pointers are the host's, on a stream of its own, and
-/// waits: for judges and tests. The workspace is its own, poisoned; args.stream is not read.
+/// waits: for judges and tests, which hold the gate where updates may come. The workspace is its
+/// own, poisoned; args.stream is not read.
 ///
 /// Errors:  as device_rank_forward(), and DeviceError for what the launched work failed with.
 void forward_from_host(const Layer& layer, const ForwardArgs& args);

@@ -53,6 +53,12 @@ ops::FfnShape shared_shape(const checkpoint::LayerWeights& w, const LayerOptions
           .dtype = o.dtype};
 }
 
+/// Whether `e` holds the bytes of one expert of `bank`, where the bank lies.
+bool fits(const PackedExpert& e, const ExpertBank& bank) {
+  if (bank.device_packed == nullptr) return e.bytes.bytes().size() >= bank.layout.bytes;
+  return e.device_bytes != nullptr && e.device_bytes->size() == bank.layout.bytes;
+}
+
 }  // namespace
 
 void LayerOptions::check() const {
@@ -126,6 +132,12 @@ std::int64_t Layer::packed_bytes() const {
   return bytes;
 }
 
+PackingMemory Layer::packing() const {
+  const PackingMemory shared = shared_ ? shared_->packing : PackingMemory{};
+  return {std::max(routed_.packing.device, shared.device),
+          std::max(routed_.packing.pinned, shared.pinned)};
+}
+
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
   if (!formats::is_static(routed_.shape.quant)) return;
   check_whole("calibrate");
@@ -159,18 +171,14 @@ PreparedUpdate Layer::prepare_update(std::int64_t e, checkpoint::ExpertWeights e
   require(e >= held.begin && e < held.begin + held.size, "update_expert: expert ", e,
           " is outside ", held.begin, "..", held.begin + held.size - 1,
           ", the routed experts of this layer");
-  require(
-      !on_cuda(*this), "update_expert: expert ", e,
-      " lies on the GPU, where experts cannot be replaced yet; build the layer anew, or use the "
-      "cpu leaf");
-  PreparedUpdate out{e, {e - held.begin, 1, HostBuffer(routed_.layout.bytes)}, std::move(expert)};
+  if (on_cuda(*this)) check_gpu(*this, "update_expert");
+  PreparedUpdate out{e, {}, std::move(expert)};
   const std::lock_guard<std::mutex> one_change(change_);
   check_room("update_expert", updates_->bytes_beside(e) + bytes_of(out.weights),
              "newest weights of the replaced ones, which verification reads");
-  out.packed.fc2_scale = pack_replacement(
+  out.packed = pack_replacement(
       routed_, *options_.leaf,
-      {e, out.packed.slot, out.weights, ExpertPart::of(problem().inter, options_.tp)},
-      out.packed.bytes.bytes());
+      {e, e - held.begin, out.weights, ExpertPart::of(problem().inter, options_.tp)});
   return out;
 }
 
@@ -183,24 +191,29 @@ void Layer::commit_update(PreparedUpdate update) {
 
 void Layer::check_room(std::string_view call, std::int64_t bytes, std::string_view what) const {
   const std::int64_t limit = options_.memory_bytes / 10 * 9;
-  require(options_.memory_bytes == 0 || packed_bytes() + bytes < limit, call,
-          ": the packed experts need ", packed_bytes(), " bytes and the ", what, " ", bytes, "; ",
-          limit, " of the ", options_.memory_bytes,
+  const std::int64_t packed = on_cuda(*this) ? 0 : packed_bytes();  // of the host's memory
+  require(options_.memory_bytes == 0 || packed + bytes < limit, call, ": the packed experts need ",
+          packed, " bytes and the ", what, " ", bytes, "; ", limit, " of the ",
+          options_.memory_bytes,
           " that were available may be used; build the layer anew as it is to be");
 }
 
 void Layer::put(const PackedExpert& e) {
-  std::memcpy(routed_.packed.data() + std::size_t(e.slot) * routed_.layout.bytes, e.bytes.data(),
-              routed_.layout.bytes);
+  const std::size_t bytes = routed_.layout.bytes, at = std::size_t(e.slot) * bytes;
+  if (routed_.device_packed == nullptr) {
+    std::memcpy(routed_.packed.data() + at, e.bytes.data(), bytes);
+  } else {
+    wait_for_device();  // forwards that are enqueued read the old expert
+    routed_.device_packed->place(*e.device_bytes, at);
+  }
   routed_.scales.fc2[std::size_t(e.slot)] = e.fc2_scale;
 }
 
 void Layer::place_packed(std::span<const PackedExpert> experts) {
   const std::int64_t first = held_experts(weights_, options_).begin;
   for (const PackedExpert& e : experts)
-    ensure(e.slot >= 0 && e.slot < routed_.shape.experts &&
-               e.bytes.bytes().size() >= routed_.layout.bytes,
-           "a packed expert of ", e.bytes.bytes().size(), " bytes for slot ", e.slot);
+    ensure(e.slot >= 0 && e.slot < routed_.shape.experts && fits(e, routed_), "a packed expert of ",
+           e.bytes.bytes().size(), " bytes for slot ", e.slot);
   const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
   for (const PackedExpert& e : experts) {
@@ -219,8 +232,8 @@ void Layer::check_whole(std::string_view call) const {
 
 void Layer::forward(const ForwardArgs& args) const {
   check_whole("forward");
-  if (on_cuda(*this)) return device_rank_forward(*this, args);
   const std::shared_lock<std::shared_mutex> reading = gate_.reading();
+  if (on_cuda(*this)) return device_rank_forward(*this, args);
   single_rank_forward(*this, args);
 }
 

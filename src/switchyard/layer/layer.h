@@ -66,6 +66,13 @@ struct StaticScales {
   std::vector<std::int64_t> unseen;  // experts that the calibration showed no token
 };
 
+/// Memory that packing took and gave back again; 0 where the host packs in place.
+///
+/// Units:   bytes.
+struct PackingMemory {
+  std::size_t device = 0, pinned = 0;
+};
+
 /// One packed set of experts: the routed ones, or the shared one.
 struct ExpertBank {
   ops::FfnShape shape;
@@ -75,6 +82,7 @@ struct ExpertBank {
   std::vector<ActivationParams> activation;
   TacticList tactics;                                              // tuned for calls of this shape
   std::shared_ptr<DeviceMemory> device_packed, device_activation;  // null on the CPU
+  PackingMemory packing;
 
   /// Units: bytes.
   std::int64_t packed_bytes() const { return shape.experts * std::int64_t(layout.bytes); }
@@ -82,9 +90,10 @@ struct ExpertBank {
 
 /// One expert as a bank holds it, on its way into another bank's slot.
 struct PackedExpert {
-  std::int64_t slot = 0;  // of the bank
-  float fc2_scale = 1;    // its static scale
-  HostBuffer bytes;       // [layout.bytes]
+  std::int64_t slot = 0;                                 // of the bank
+  float fc2_scale = 1;                                   // its static scale
+  HostBuffer bytes;                                      // [layout.bytes]; empty for a bank on cuda
+  std::shared_ptr<DeviceMemory> device_bytes = nullptr;  // [layout.bytes] in its place
 };
 
 /// A replacement that is packed and checked and stands nowhere yet.
@@ -136,6 +145,8 @@ class Layer {
   const LayerOptions& options() const { return options_; }
   /// Bytes of the packed experts, shared ones included.
   std::int64_t packed_bytes() const;
+  /// The most memory that packing took beside them; the shared expert is packed after the others.
+  PackingMemory packing() const;
   /// True when a static quantiser has no scales yet: a forward then throws UsageError.
   bool needs_calibration() const { return needs_calibration_; }
   /// Sets the static scales from a run in f32 mode: amax with 5 % head room; FC1's over all

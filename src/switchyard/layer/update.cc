@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "switchyard/base/check.h"
+#include "switchyard/ops/grouped_ffn/expert_packer.h"
 
 namespace switchyard::layer {
 namespace {
@@ -37,6 +38,19 @@ float static_fc2(const ExpertBank& bank, const Replacement& r) {
   return *d.fc2;
 }
 
+void pack_beside(const ExpertBank& bank, const leaves::Leaf& leaf,
+                 const checkpoint::ExpertWeights& part, PackedExpert& out) {
+  const std::size_t bytes = bank.layout.bytes;
+  if (bank.device_packed == nullptr) {
+    out.bytes = HostBuffer(bytes);
+    return leaf.ffn->pack(bank.shape, bank.layout, part, out.fc2_scale, out.bytes.bytes());
+  }
+  out.device_bytes = std::make_shared<DeviceMemory>(bytes);
+  ops::ExpertPacker packer(bank.shape, bank.layout);
+  packer.pack(part, out.fc2_scale, static_cast<std::byte*>(out.device_bytes->data()));
+  packer.wait();
+}
+
 }  // namespace
 
 std::int64_t bytes_of(const checkpoint::ExpertWeights& w) {
@@ -62,16 +76,16 @@ checkpoint::ExpertSource replaceable(checkpoint::ExpertSource source,
   };
 }
 
-float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const Replacement& r,
-                       std::span<std::byte> packed) {
+PackedExpert pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf,
+                              const Replacement& r) {
   const checkpoint::ExpertWeights& w = r.weights;
   try {
     if (w.gate) w.gate->check("gate projection");
     w.up.check("up projection");
     w.down.check("down projection");
-    const float fc2 = static_fc2(bank, r);
-    leaf.ffn->pack(bank.shape, bank.layout, slice_expert(w, r.part), fc2, packed);
-    return fc2;
+    PackedExpert out{r.slot, static_fc2(bank, r), {}};
+    pack_beside(bank, leaf, slice_expert(w, r.part), out);
+    return out;
   } catch (const UsageError& e) {
     const std::string text = e.what();
     if (text.starts_with("update_expert")) throw;

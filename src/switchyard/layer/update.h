@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "switchyard/layer/expert_part.h"
 #include "switchyard/layer/layer.h"
@@ -17,10 +16,10 @@ struct Replacement {
   ExpertPart part;                           // what the bank holds of it
 };
 
-/// Packs `r` for slot r.slot of `bank` into `packed` without touching the bank; returns its static
-/// FC2 scale.
-/// Errors:  UsageError naming expert, value and limit for weights that do not fit the bank.
-float pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf, const Replacement& r,
-                       std::span<std::byte> packed);
+/// Packs `r` for slot r.slot of `bank` beside the bank, on the device where the bank lies there.
+/// Errors:  UsageError naming expert, value and limit for weights that do not fit the bank;
+///          DeviceError when the device refuses.
+PackedExpert pack_replacement(const ExpertBank& bank, const leaves::Leaf& leaf,
+                              const Replacement& r);
 
 }  // namespace switchyard::layer
