@@ -17,7 +17,6 @@
 #include "switchyard/checkpoint/moe_io.h"
 #include "switchyard/checkpoint/scale_notices.h"
 #include "switchyard/checkpoint/write_safetensors.h"
-#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/expert_errors.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/stages.h"
@@ -130,9 +129,8 @@ bool all_zero(const std::vector<double>& out) {
 }
 
 /// Whether the oracle's stages of token `row`, which are of double, are beyond fp32: an activation
-/// that clamps hides it from the output. Stages are not built for layers on cuda.
+/// that clamps hides it from the output.
 bool overflows_inside(const Subject& s, std::int64_t row) {
-  if (layer::on_cuda(s.layer.impl())) return false;
   for (const layer::Stage& stage : stages_of_row(s, row))
     if (stage.name.starts_with("oracle.") && !std::all_of(stage.floats.begin(), stage.floats.end(),
                                                           [](float v) { return std::isfinite(v); }))
@@ -154,9 +152,6 @@ VerifiedLayer verify_layer(const Checkpoint& checkpoint, const LayerEntry& entry
   if (!o.calibrate.empty()) build.calibration = read_calibration(o.calibrate, entry.index, hidden);
   const MoeLayer layer =
       LayerBuilder::build(checkpoint.impl().layer(entry.index), build, trial.hidden);
-  require(!layer::on_cuda(layer.impl()) || (!o.per_expert && o.dump_stages.empty()),
-          "verify: figures per expert and stages are not built for layers on cuda yet; leave them "
-          "out, or use device cpu");
   const std::int64_t vocab = layer.impl().weights().router.vocab;
   std::vector<std::int64_t> ids = trial.token_ids;
   require(vocab == 0 || !ids.empty(), o.io, ": layer ", entry.index,

@@ -238,6 +238,12 @@ std::size_t device_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
   return arena.used();
 }
 
+const float* device_rank_logits(const Layer& layer, std::span<std::byte> workspace,
+                                std::int64_t tokens) {
+  Arena arena(workspace);
+  return take_device_parts(arena, layer, tokens).logits.data();
+}
+
 void device_rank_route(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
   if (a.tokens == 0) return;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "switchyard/layer/layer.h"
@@ -31,7 +34,21 @@ void device_rank_route(const Layer& layer, const ForwardArgs& args);
 ///
 /// Errors:  as device_rank_forward(), and DeviceError for what the launched work failed with.
 void forward_from_host(const Layer& layer, const ForwardArgs& args);
-/// Its workspace, in device memory; reads the same layout as the forward.
+/// The routed experts alone, on copies of a call whose pointers are the host's: fills in what the
+/// bank, the device and its stream give, and waits. Of the call it reads tokens, x in the layer's
+/// dtype, ids, weights, rows and the capture of `inter`; rows of skipped choices stay as they were.
+///
+/// Errors:  as forward_from_host().
+void experts_from_host(const Layer& layer, const ops::FfnArgs& args);
+/// What the layer's router says of the tokens of a call whose pointers are the host's.
+///
+/// Shapes:  logits [tokens, E+Z].
+/// Errors:  as forward_from_host().
+void logits_from_host(const Layer& layer, const ForwardArgs& args, float* logits);
+/// Where device_rank_route() leaves the router's logits of `tokens` tokens, in `workspace`.
+const float* device_rank_logits(const Layer& layer, std::span<std::byte> workspace,
+                                std::int64_t tokens);
+/// Workspace of device_rank_forward(), in device memory; reads the same layout as the forward.
 std::size_t device_rank_workspace(const Layer& layer, std::int64_t max_tokens);
 
 }  // namespace switchyard::layer

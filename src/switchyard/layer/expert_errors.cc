@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "switchyard/base/check.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/latent.h"
 
@@ -72,7 +73,32 @@ struct Rows {
   std::vector<double> rows, inter;
 };
 
+/// The leaf's on the GPU, which reads the layer's dtype; `d.x` holds its values.
+Rows device_rows(const Layer& layer, const Deal& d) {
+  const ops::FfnShape& s = layer.routed().shape;
+  const Dtype dtype = layer.options().dtype;
+  std::vector<std::byte> x(d.x.size() * size_of(dtype));
+  for (std::size_t i = 0; i < d.x.size(); ++i)
+    store_element(dtype, x.data(), std::int64_t(i), d.x[i]);
+  std::vector<float> rows(d.ids.size() * std::size_t(s.hidden));
+  Rows out{{}, std::vector<double>(d.ids.size() * std::size_t(s.inter))};
+  StageCapture capture{.inter = out.inter.data()};
+  ops::FfnArgs f;
+  f.tokens = d.tokens;
+  f.x = x.data();
+  f.x_stride = s.hidden;
+  f.ids = d.ids.data();
+  f.weights = d.ones.data();
+  f.rows_dtype = Dtype::kF32;
+  f.rows = rows.data();
+  f.capture = &capture;
+  experts_from_host(layer, f);
+  out.rows.assign(rows.begin(), rows.end());
+  return out;
+}
+
 Rows leaf_rows(const Layer& layer, const Deal& d) {
+  if (on_cuda(layer)) return device_rows(layer, d);
   const ExpertBank& bank = layer.routed();
   std::vector<float> rows(d.ids.size() * std::size_t(bank.shape.hidden));
   Rows out{{}, std::vector<double>(d.ids.size() * std::size_t(bank.shape.inter))};
@@ -131,18 +157,28 @@ Rows oracle_rows(const Layer& layer, const Deal& d, const ops::FfnShape& shape,
   return out;
 }
 
-/// Rows in which a code or two fell on the other side of a tie, as judge() treats them: at most one
-/// in a hundred. A row with more is left to show.
-std::vector<std::uint8_t> tied_rows(const Rows& leaf, const Rows& oracle, std::int64_t inter) {
-  constexpr double kSameCode = 1e-3;
+/// Which codes count as the same, and how many of a row may differ by a tie.
+struct Ties {
+  double same = 0, share = 0;
+
+  /// As judge() has it. A code in a hundred, or three times what all codes may differ by.
+  static Ties of(const Layer& layer) {
+    return {same_code(layer, layer.routed()), std::max(0.01, 3 * budgets_of(layer).flips)};
+  }
+};
+
+/// Rows in which a code or two fell on the other side of a tie. A row with more is left to show.
+std::vector<std::uint8_t> tied_rows(const Rows& leaf, const Rows& oracle, std::int64_t inter,
+                                    const Ties& ties) {
   std::vector<std::uint8_t> out(leaf.inter.size() / std::size_t(inter));
   for (std::size_t r = 0; r < out.size(); ++r) {
     std::int64_t flips = 0;
     for (std::size_t i = r * std::size_t(inter); i < (r + 1) * std::size_t(inter); ++i) {
       const double a = leaf.inter[i], b = oracle.inter[i];
-      flips += !(std::abs(a - b) <= kSameCode * std::max(std::abs(a), std::abs(b)));
+      flips += !(std::abs(a - b) <= ties.same * std::max(std::abs(a), std::abs(b)));
     }
-    out[r] = flips > 0 && flips <= std::max<std::int64_t>(1, inter / 100);
+    out[r] =
+        flips > 0 && flips <= std::max<std::int64_t>(1, std::int64_t(double(inter) * ties.share));
   }
   return out;
 }
@@ -209,6 +245,7 @@ std::vector<ExpertError> expert_errors(const Layer& layer, std::int64_t tokens,
   const std::int64_t experts = layer.problem().num_experts();
   ops::FfnShape exact = layer.routed().shape;
   exact.quant = formats::ActivationQuant::kF32;
+  const Ties ties = Ties::of(layer);
   std::vector<ExpertError> out;
   for (std::int64_t first = 0; first < experts; first += kBlockExperts) {
     const std::int64_t count = std::min(kBlockExperts, experts - first);
@@ -216,7 +253,7 @@ std::vector<ExpertError> expert_errors(const Layer& layer, std::int64_t tokens,
     const Rows leaf = leaf_rows(layer, d);
     const ops::FfnShape& shape = layer.routed().shape;
     const std::vector<std::uint8_t> tied =
-        tied_rows(leaf, oracle_rows(layer, d, shape, {}), shape.inter);
+        tied_rows(leaf, oracle_rows(layer, d, shape, {}), shape.inter, ties);
     const Rows oracle = oracle_rows(layer, d, shape, {leaf.inter.data(), tied.data()});
     const Rows plain = oracle_rows(layer, d, exact, {});
     for (std::int64_t id = first; id < first + count; ++id) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <vector>
 
 #include "switchyard/base/check.h"
@@ -97,6 +98,70 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
   row_weights.fetch(u.weights);
   row_index.fetch(u.index);
   host.unfinalised->pending_factor = device.pending_factor;
+}
+
+void experts_from_host(const Layer& layer, const ops::FfnArgs& host) {
+  const ExpertBank& bank = layer.routed();
+  const ops::FfnShape& s = bank.shape;
+  const std::int64_t choices = host.tokens * s.top_k;
+  const Dtype dtype = layer.options().dtype;
+  double* const inter_out = host.capture != nullptr ? host.capture->inter : nullptr;
+  const Mirror x(host.x,
+                 extent(host.tokens, s.hidden, host.x_stride, std::int64_t(size_of(dtype))));
+  const Mirror ids(host.ids, choices * 4), weights(host.weights, choices * 4);
+  const Mirror rows(host.rows, choices * s.hidden * std::int64_t(size_of(host.rows_dtype)));
+  const Mirror inter(inter_out, choices * s.inter * 8);
+  const leaves::Leaf& leaf = *layer.options().leaf;
+  const std::vector<std::byte> poison(leaf.ffn->workspace_bytes(s, bank.layout, host.tokens, {}),
+                                      std::byte(0xff));
+  const Mirror workspace(poison.data(), std::int64_t(poison.size()));
+
+  const DeviceStream stream;
+  StageCapture capture{.inter = inter.as<double>()};
+  ops::FfnArgs f = host;
+  f.shape = &s;
+  f.layout = &bank.layout;
+  f.packed = static_cast<const std::byte*>(bank.device_packed->data());
+  f.fc1_input_scale = bank.scales.fc1;
+  f.activation = static_cast<const ActivationParams*>(bank.device_activation->data());
+  f.x_dtype = dtype;
+  f.x = x.as<void>();
+  f.ids = ids.as<std::int32_t>();
+  f.weights = weights.as<float>();
+  f.rows = rows.as<void>();
+  f.capture = inter_out != nullptr ? &capture : nullptr;
+  f.stream = stream.get();
+  f.workspace = {workspace.as<std::byte>(), poison.size()};
+  leaf.ffn->forward(f);
+  stream.wait();
+  rows.fetch(host.rows);
+  inter.fetch(inter_out);
+}
+
+void logits_from_host(const Layer& layer, const ForwardArgs& host, float* logits) {
+  const Problem& p = layer.problem();
+  const std::int64_t size = std::int64_t(size_of(layer.options().dtype)), tokens = host.tokens;
+  const Mirror x(host.hidden, extent(tokens, p.hidden, host.hidden_stride, size));
+  const Mirror token_ids(host.token_ids, tokens * 8);
+  DeviceMemory workspace(layer.workspace_bytes(tokens));
+  const DeviceStream stream;
+  ForwardArgs a;
+  a.tokens = tokens;
+  a.hidden = x.as<void>();
+  a.hidden_stride = host.hidden_stride;
+  a.token_ids = token_ids.as<std::int64_t>();
+  a.out = x.as<void>();  // a call has one, and routing writes none
+  a.out_stride = a.hidden_stride;
+  a.stream = stream.get();
+  a.workspace = {static_cast<std::byte*>(workspace.data()), workspace.size()};
+  device_rank_route(layer, a);
+  stream.wait();
+  std::vector<std::byte> all(workspace.size());
+  workspace.download(all.data());
+  const auto* at =
+      reinterpret_cast<const std::byte*>(device_rank_logits(layer, a.workspace, tokens));
+  const std::size_t count = std::size_t(tokens * (p.num_experts() + p.routing.zero_experts));
+  std::memcpy(logits, all.data() + (at - a.workspace.data()), count * sizeof(float));
 }
 
 }  // namespace switchyard::layer

@@ -26,11 +26,6 @@ bool sums_e4m3(const Layer& layer, const ExpertBank& bank) {
   return on_cuda(layer) && ops::multiplies_codes(bank.shape);
 }
 
-/// How far apart the values of one code may lie.
-double same_code(const Layer& layer, const ExpertBank& bank) {
-  return sums_e4m3(layer, bank) ? kSameE4m3 : kSameCode;
-}
-
 struct LeafRun {
   std::vector<std::byte> hidden, out;
   std::vector<float> exact;  // what the hidden dtype holds
@@ -144,6 +139,10 @@ bool beyond(const std::vector<double>& values, double limit) {
 }
 
 }  // namespace
+
+double same_code(const Layer& layer, const ExpertBank& bank) {
+  return sums_e4m3(layer, bank) ? kSameE4m3 : kSameCode;
+}
 
 bool requantises(ActivationQuant q) {
   return q != ActivationQuant::kNone && q != ActivationQuant::kF32;

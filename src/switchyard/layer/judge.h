@@ -70,6 +70,9 @@ bool requantises(formats::ActivationQuant quant);
 /// How far apart values of one code lie where sums are fp32, as their scales do.
 inline constexpr double kSameCode = 1e-3;
 
+/// The same for `bank` of `layer`, whose sums may be the tensor cores' of E4M3.
+double same_code(const Layer& layer, const ExpertBank& bank);
+
 /// The second quantiser's values of one bank, the leaf's and the oracle's.
 ///
 /// Shapes:  leaf, oracle [rows, width].

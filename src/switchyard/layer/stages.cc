@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "switchyard/base/check.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/oracle.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/layer/token_routing.h"
@@ -33,12 +34,12 @@ struct Probe {
     }
     logits.resize(std::size_t(p.num_experts() + p.routing.zero_experts));
     ids.assign(k, -1), weights.assign(k, 1);
-    gate.assign(k * std::size_t(s.inter), kNone), up = gate;
-    inter.assign(gate.size(), kNone);
+    inter.assign(k * std::size_t(s.inter), kNone);
+    if (!on_cuda(l)) gate.assign(inter.size(), kNone), up = gate;
     rows.resize(k * std::size_t(s.hidden));
     latent.resize(std::size_t(p.latent));
     if (l.shared() != nullptr) shared_inter.resize(std::size_t(l.shared()->shape.inter));
-    workspace = HostBuffer(l.workspace_bytes(1));
+    if (!on_cuda(l)) workspace = HostBuffer(l.workspace_bytes(1));
   }
 
   ForwardArgs args() {
@@ -57,13 +58,17 @@ struct Probe {
 
   void run() {
     StageCapture capture{.inter = inter.data(),
-                         .gate = gate.data(),
-                         .up = up.data(),
+                         .gate = gate.empty() ? nullptr : gate.data(),
+                         .up = up.empty() ? nullptr : up.data(),
                          .shared_inter = shared_inter.empty() ? nullptr : shared_inter.data(),
                          .latent = latent.empty() ? nullptr : latent.data()};
     ForwardArgs f = args();
     f.capture = &capture;
-    single_rank_forward(layer, f);  // stages_of() holds the gate
+    if (on_cuda(layer)) {
+      forward_from_host(layer, f);
+    } else {
+      single_rank_forward(layer, f);  // stages_of() holds the gate
+    }
     find_logits();
     for (std::int64_t j = layer.problem().top_k(); j < s.top_k; ++j)
       ids[std::size_t(j)] =
@@ -87,7 +92,11 @@ struct Probe {
   void find_logits() {
     if (a.logits.data != nullptr) {
       logits.assign(a.logits.data, a.logits.data + a.logits.cols);
-    } else if (layer.problem().routing.choice != ChoiceRule::kCaller) {
+    } else if (layer.problem().routing.choice == ChoiceRule::kCaller) {
+      return;
+    } else if (on_cuda(layer)) {
+      logits_from_host(layer, args(), logits.data());
+    } else {
       std::vector<std::int32_t> chosen(ids.size());
       std::vector<float> chosen_weights(ids.size());
       Routed routed{chosen, chosen_weights, s.top_k, 1};
@@ -98,18 +107,23 @@ struct Probe {
   void find_rows() {
     const ExpertBank& bank = layer.routed();
     ops::FfnArgs f;
+    f.tokens = 1;
+    f.x_stride = s.hidden;
+    f.ids = ids.data();
+    f.weights = weights.data();
+    f.rows_dtype = Dtype::kF32;
+    f.rows = rows.data();
+    if (on_cuda(layer)) {
+      f.x = typed.data();
+      return experts_from_host(layer, f);
+    }
     f.shape = &s;
     f.layout = &bank.layout;
     f.packed = bank.packed.data();
     f.fc1_input_scale = bank.scales.fc1;
     f.activation = bank.activation.data();
-    f.tokens = 1;
-    f.x_dtype = f.rows_dtype = Dtype::kF32;
+    f.x_dtype = Dtype::kF32;
     f.x = x().data();
-    f.x_stride = s.hidden;
-    f.ids = ids.data();
-    f.weights = weights.data();
-    f.rows = rows.data();
     f.pool = layer.options().pool.get();
     f.isa = layer.options().isa;
     f.workspace = workspace.bytes();

@@ -25,7 +25,9 @@ struct Stage {
 ///          fc1_gate, fc1_up, fc2_input [choices, I] and rows [choices, H'], dequantised, fused
 ///          shared experts behind the choices; shared_fc2_input [shared I]; out [H]. What a layer
 ///          does not have is absent; rows of skipped choices and zero experts are NaN but in
-///          `rows`.
+///          `rows`. Of a layer on cuda, FC1 hands its sums to the activation in registers: fc1_gate
+///          and fc1_up are there under "oracle." alone. x_quantised is by the cpu's quantiser on
+///          any device; that the GPU's gives the same bits is what quantize_cuda_test holds.
 /// Errors:  UsageError unless args holds exactly one token.
 std::vector<Stage> stages_of(const Layer& layer, const JudgeArgs& args);
 
