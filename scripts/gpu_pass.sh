@@ -47,15 +47,19 @@ processes() {
   cmp digest1.txt digest2.txt && cat digest1.txt
 }
 
-# Every fixture against its recorded output, then the oracle, also with unquantised activations. What a leaf does not serve is a failure that says so.
+# Every fixture against its recorded output, then the oracle, also with unquantised activations, and with all that verify tells beside. What a leaf does not serve is a failure that says so.
 fixtures() {
   local folder mode io failed=0 count=0
   for folder in data/*/; do
     [ -f "$folder/config.json" ] || continue
-    for mode in io format bf16; do
+    for mode in io format bf16 details; do
       io=$folder/moe_io.safetensors
       [ "$mode" != io ] || [ -f "$io" ] || continue
-      [ "$mode" = io ] && set -- --io "$io" || set -- --activations "$mode"
+      case $mode in
+        io) set -- --io "$io" ;;
+        details) set -- --per-expert --dump-stages stages.safetensors ;;
+        *) set -- --activations "$mode" ;;
+      esac
       count=$((count + 1))
       timeout 120 ./switchyard verify "$folder" --device cuda "$@" > verify.log 2>&1 ||
         { failed=$((failed + 1)); echo "FAILED $folder $*: $(tail -1 verify.log)"; continue; }
