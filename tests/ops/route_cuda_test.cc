@@ -8,6 +8,7 @@
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 #include "tests/support/device.h"
+#include "tests/support/held_recipes.h"
 #include "tests/support/route_case.h"
 
 namespace switchyard::ops {
@@ -21,7 +22,7 @@ using Method = RoutingMethodType;
 class RouteCuda : public test::NeedsGpu {};
 
 /// Runs the CUDA twin on copies of the case; outputs start as the case's poison.
-Routed run_cuda(RouteCase& c) {
+Routed run_cuda(RouteCase& c, RouterWish wish = RouterWish::kOwn) {
   return c.run([&](const RouteArgs& host) {
     const OnDevice<float> logits(c.logits), bias(c.bias), scale(c.scale), weights(c.got.weights);
     const OnDevice<std::int32_t> table(c.table), ids(c.got.ids);
@@ -35,7 +36,7 @@ Routed run_cuda(RouteCase& c) {
     a.ids.data = ids.data();
     a.weights.data = weights.data();
     const DeviceStream stream;
-    route_cuda(a, stream.get());
+    route_cuda(a, stream.get(), wish);
     stream.wait();
     c.got.ids = ids.get();
     c.got.weights = weights.get();
@@ -97,6 +98,36 @@ TEST_F(RouteCuda, SpecialLogitsAndTies) {
     c.set_row(3, {2});
     c.set_row(4, {-0.0f, 0, -0.0f, 0, -1});
     expect_as_cpu(c);
+  }
+}
+
+/// The compiled router against the general one, bit for bit.
+void expect_one_result(RouteCase& c) {
+  SCOPED_TRACE(testing::Message() << describe(c.spec) << ", " << c.rows << " rows");
+  ASSERT_NE(compiled_router(c.spec).kind, RouterKind::kGeneral);
+  const Routed general = run_cuda(c, RouterWish::kGeneral),
+               compiled = run_cuda(c, RouterWish::kCompiled);
+  EXPECT_EQ(compiled.ids, general.ids);
+  EXPECT_EQ(0, std::memcmp(compiled.weights.data(), general.weights.data(),
+                           general.weights.size() * sizeof(float)));
+}
+
+TEST_F(RouteCuda, ACompiledRouterGivesTheBitsOfTheGeneralOne) {
+  for (const RoutingSpec& spec : test::held_recipes())
+    for (const auto& [rows, seed] : {std::pair{1, 1u}, {8, 2u}, {64, 3u}, {200, 4u}}) {
+      RouteCase c(spec, rows, unsigned(spec.num_experts * 64 + spec.top_k) + seed);
+      expect_one_result(c);
+    }
+}
+
+TEST_F(RouteCuda, ACompiledRouterOrdersSpecialLogitsAndTies) {
+  for (const RoutingSpec& spec : test::held_recipes()) {
+    RouteCase c(spec, test::kSpecialRows, 3), other(spec, test::kSpecialRows, 3);
+    test::set_special_rows(c);
+    expect_one_result(c);
+    if (spec.num_experts > 1)
+      EXPECT_NE(run_cuda(other, RouterWish::kCompiled).ids, run_cuda(c, RouterWish::kCompiled).ids)
+          << "the control: the logits as they were";
   }
 }
 

@@ -14,3 +14,12 @@
 #else
 #define SWITCHYARD_ANY_SIDE
 #endif
+
+/// In front of a loop of a shared formula: the device unrolls it wholly, or leaves it as it stands.
+#if defined(__CUDA_ARCH__)
+#define SWITCHYARD_UNROLLED _Pragma("unroll")
+#define SWITCHYARD_ROLLED _Pragma("unroll 1")
+#else
+#define SWITCHYARD_UNROLLED
+#define SWITCHYARD_ROLLED
+#endif

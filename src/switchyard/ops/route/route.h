@@ -7,6 +7,7 @@
 #include "switchyard/base/span2d.h"
 #include "switchyard/base/thread_pool.h"
 #include "switchyard/core/routing.h"
+#include "switchyard/ops/route/router_choice.h"
 
 namespace switchyard::ops {
 
@@ -47,12 +48,13 @@ void route_cpu(const RouteArgs& args, std::int64_t row_begin, std::int64_t row_e
 void route_cpu(const RouteArgs& args, ThreadPool& pool);
 
 /// CUDA twin, enqueued on `stream`: from the same logits the ids and the bits of the CPU twin. A
-/// token id outside the table, or an id outside the experts in it, gives id -1 at weight 0.
+/// token id outside the table, or an id outside the experts in it, gives id -1 at weight 0. Which
+/// router runs changes no bit.
 ///
 /// Shapes:  as RouteArgs, in device memory; the spec itself in host memory.
 /// Errors:  UsageError from check_shapes(); DeviceError when the launch fails or the build has no
 ///          CUDA.
-void route_cuda(const RouteArgs& args, Stream stream);
+void route_cuda(const RouteArgs& args, Stream stream, RouterWish wish = RouterWish::kOwn);
 
 /// The oracle: plain loops in double, weights rounded once to float.
 ///

@@ -4,6 +4,7 @@
 #include "switchyard/base/cuda_launch.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
 #include "switchyard/ops/route/route.h"
+#include "switchyard/ops/route/route_held_cuda.h"
 #include "switchyard/ops/route/route_math.h"
 
 namespace switchyard::ops {
@@ -373,10 +374,12 @@ __global__ void route_kernel(const __grid_constant__ DeviceRoute r, int row_floa
 
 }  // namespace
 
-void route_cuda(const RouteArgs& args, Stream stream) {
+void route_cuda(const RouteArgs& args, Stream stream, RouterWish wish) {
   args.check_shapes();
   if (args.logits.rows == 0) return;
   const RoutingSpec& spec = *args.spec;
+  const RouterChoice router = choose_router(spec, args.logits.rows, wish);
+  if (router.kind != RouterKind::kGeneral) return route_held_cuda(args, router, stream);
   const std::int64_t padded = (spec.num_experts + spec.zero_experts + 31) / 32 * 32;
   const std::int64_t floats = 3 * padded + (spec.n_group > 1 ? 2 * spec.n_group : 0);
   const std::int64_t warps = std::clamp<std::int64_t>(48 * 1024 / (4 * floats), 1, 4);

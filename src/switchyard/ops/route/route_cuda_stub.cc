@@ -13,7 +13,7 @@ namespace {
 
 }  // namespace
 
-void route_cuda(const RouteArgs& args, Stream) {
+void route_cuda(const RouteArgs& args, Stream, RouterWish) {
   args.check_shapes();
   refuse();
 }
