@@ -216,6 +216,7 @@ void expect_tiers_agree(const Stored& stored) {
     // 64 has two tiers: one row of weight tiles where an expert's rows fit one tile, else two.
     std::vector<std::pair<std::int64_t, std::int64_t>> tiers{{64, 64}};
     for (std::int64_t tile : kTokenTiles) tiers.emplace_back(tile, 1 << 20);
+    if (decodes_whole(c.layout.code)) tiers.emplace_back(kWholeTile, 1 << 20);
     if (c.codes()) tiers.emplace_back(kPrefillTile, 1 << 20);
     for (const auto& [tile, max_tokens] : tiers) {
       const std::vector<float> got = c.run(tile, max_tokens);

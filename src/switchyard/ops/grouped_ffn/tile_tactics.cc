@@ -23,13 +23,15 @@ bool serves(const FfnCall& call, const TileLayout& tiles, std::int64_t tile) {
     return (bf16 || multiplies_codes(s)) &&
            serves_prefill({.layout = tiles, .x = {.planes = 1}, .experts = s.experts});
   }
+  if (tile == kWholeTile) return decodes_whole(tiles.code);
   return std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles);
 }
 
 /// The tiers that serve it.
 std::vector<std::int64_t> tiers_of(const FfnCall& call, const TileLayout& tiles) {
   std::vector<std::int64_t> out(std::begin(kTokenTiles), std::end(kTokenTiles));
-  if (serves(call, tiles, kPrefillTile)) out.push_back(kPrefillTile);
+  for (std::int64_t forced : {kWholeTile, kPrefillTile})
+    if (serves(call, tiles, forced)) out.push_back(forced);
   return out;
 }
 
@@ -38,14 +40,16 @@ std::vector<std::int64_t> tried_tiers(const FfnCall& call, const TileLayout& til
   const FfnWork work(*call.shape, call.tokens);
   const GemmWork gemm{tiles.rows, tiles.cols,
                       double(formats::bits_of(call.shape->weights.element))};
+  const auto estimate = [&](std::int64_t tile) {
+    return estimated_us(work, gemm, tile == kWholeTile ? kTokenTiles[0] : tile);
+  };
   double best = 0;
   std::vector<std::int64_t> out = tiers_of(call, tiles);
   for (std::int64_t tile : out) {
-    const double us = estimated_us(work, gemm, tile);
+    const double us = estimate(tile);
     best = best == 0 ? us : std::min(best, us);
   }
-  std::erase_if(out,
-                [&](std::int64_t tile) { return estimated_us(work, gemm, tile) > kNear * best; });
+  std::erase_if(out, [&](std::int64_t tile) { return estimate(tile) > kNear * best; });
   return out;
 }
 

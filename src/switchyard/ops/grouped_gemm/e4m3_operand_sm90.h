@@ -14,7 +14,7 @@ template <class Tier, int tokens>
 __device__ void multiply_e4m3(const Source<Tier>& from, const Tile& tile,
                               float (&acc)[tokens / 2]) {
   WeightScales scales(from.g, tile.expert, tile.row_tile + from.consumer());
-  const int walked = walked_tiles(from.g);
+  const int walked = walked_tiles<Tier>(from.g);
   float part[tokens / 2];
 #pragma unroll
   for (int i = 0; i < tokens / 2; ++i) part[i] = 0;

@@ -9,14 +9,17 @@
 /// files only.
 namespace switchyard::ops::sm90 {
 
-/// The fp32 scales of one row tile, a column tile's pair in each lane of a warp.
+/// The fp32 scales of one row tile, a column tile's pair in each lane of a warp. It knows the code,
+/// so it divides by a constant.
 class WeightScales {
  public:
   /// Of the tile's rows; `row_tile` past the last one reads that.
   __device__ WeightScales(const DeviceGemm& g, int expert, int row_tile)
-      : count_(int(g.layout.col_tiles())) {
-    const std::byte* all = g.weights + expert * g.expert_stride + g.layout.scales_at();
-    const std::int64_t row = min(row_tile, int(g.layout.row_tiles()) - 1);
+      : count_(int((g.layout.cols + kCols - 1) / kCols)) {
+    const std::int64_t row_tiles = g.layout.row_tiles();
+    const std::byte* all = g.weights + expert * g.expert_stride +
+                           row_tiles * count_ * tile_bytes(TileCode::kE4m3Operand);
+    const std::int64_t row = min(row_tile, int(row_tiles) - 1);
     row_ = reinterpret_cast<const float2*>(all) + row * count_;
     next_ = load(0);
   }
@@ -30,6 +33,8 @@ class WeightScales {
   }
 
  private:
+  static constexpr std::int64_t kCols = tile_cols(TileCode::kE4m3Operand);
+
   __device__ float2 load(int from) const {
     const int t = from + int(threadIdx.x % 32);
     return t < count_ ? row_[t] : make_float2(0, 0);

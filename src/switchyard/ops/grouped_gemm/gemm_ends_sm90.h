@@ -193,6 +193,8 @@ struct StoreActivated {
     const EndActivation activate(operands.params, gated);
     RowQuantizer q{end.quant};
     if (end.static_scale) q.scale = operands.static_scale;
+      // One or two rounds: unrolled they would only be more code to bring.
+#pragma unroll 1
     for (int token = thread / kQuads; token < part.tokens(); token += 128 / kQuads) {
       const float of_token = scales.of_token(part.row(token));
       Quad gate{}, up = load_sums(desk.board, token, gated ? row + 8 : row);
@@ -260,6 +262,7 @@ struct StoreRows {
     const std::int64_t col = part.row_tile * kTileRows + quad * 4;
     if (col >= end.hidden) return;
     const TileScales scales(end.scales, desk.operands);
+#pragma unroll 1  // as above
     for (int token = threadIdx.x % 128 / kQuads; token < part.tokens(); token += 128 / kQuads) {
       Quad sums = load_sums(desk.board, token, quad * 4);
       scales.scale(sums, quad * 4, scales.of_token(part.row(token)));

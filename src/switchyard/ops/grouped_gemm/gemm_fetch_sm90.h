@@ -72,9 +72,18 @@ __device__ Tile find_tile(const DeviceGemm& g, int number, const Shared<Tier>& s
           .tokens = min(share, rows - part * share)};
 }
 
+/// Column tiles of a matrix of the code that the kernel is compiled for: layout.col_tiles() would
+/// divide by what it reads, in many instructions that a launch of few tokens waits for.
+template <TileCode code>
+__device__ int col_tiles_of(const DeviceGemm& g) {
+  constexpr std::int64_t kCols = tile_cols(code);
+  return int((g.layout.cols + kCols - 1) / kCols);
+}
+
 /// Column tiles of rows, planes included: what K is walked in.
-__device__ inline int walked_tiles(const DeviceGemm& g) {
-  return int(g.layout.col_tiles() * g.x.planes);
+template <class Tier>
+__device__ int walked_tiles(const DeviceGemm& g) {
+  return col_tiles_of<Tier::Weights::kCode>(g) * int(g.x.planes);
 }
 
 /// The fetching warp. All lanes know where it stands; each brings another part of a stage, for one
@@ -89,7 +98,7 @@ class Fetcher {
         stages_(stages),
         lane_(threadIdx.x % 32),
         num_tiles_(s.starts[g.experts]),
-        walked_(walked_tiles(g)),
+        walked_(walked_tiles<Tier>(g)),
         column_bytes_(g.x.capacity * kTileRowBytes) {}
 
   /// Brings everything, and says that there is no more. Weights of the first stages come while the
@@ -134,8 +143,8 @@ class Fetcher {
     // A last block of odd tiles reads the last one twice and drops its copy.
     const int row =
         min(at.tile.row_tile + min(lane_, Tier::kRowTiles - 1), int(g_.layout.row_tiles()) - 1);
-    at.weights =
-        g_.weights + at.tile.expert * g_.expert_stride + row * (g_.layout.col_tiles() * kBytes);
+    at.weights = g_.weights + at.tile.expert * g_.expert_stride +
+                 std::int64_t(row) * col_tiles_of<Tier::Weights::kCode>(g_) * kBytes;
     at.rows = g_.x.data + at.tile.first * kTileRowBytes;
   }
   __device__ Position begin() const {
@@ -178,6 +187,7 @@ class Fetcher {
     std::byte* to = Tier::weights(stages_ + stage * Tier::kStageBytes, lane_, 0);
     if (g_.x.planes == 1)
       return copy_bulk(to, at.weights + at.first * kBytes, count * kBytes, full);
+#pragma unroll 1
     for (int t = 0; t < count; ++t)  // planes repeat them
       copy_bulk(to + t * kBytes, at.weights + (at.first + t) / int(g_.x.planes) * kBytes, kBytes,
                 full);

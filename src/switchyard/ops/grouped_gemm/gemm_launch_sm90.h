@@ -73,6 +73,8 @@ template <class Code, class End>
 void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Stream stream,
                     std::int64_t tile) {
   switch (tile) {
+    case kWholeTile:
+      return launch_tier<Tier<Code, 1, 8, 4, true>>(what, g, end, stream);
     case 8:
       return launch_tier<Tier<Code, 1, 8, 4>>(what, g, end, stream);
     case 16:
@@ -111,7 +113,8 @@ void launch_gemm(const char* what, const DeviceGemm& g, const End& end, Stream s
   ensure(g.experts <= kMost, what, ": ", g.experts, " experts, the limit is ", kMost);
   if (g.max_rows == 0) return;
   if (tile == 0) tile = token_tile(g.max_tokens, g.max_rows, g.experts);
-  ensure(std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles),
+  ensure(std::find(std::begin(kTokenTiles), std::end(kTokenTiles), tile) != std::end(kTokenTiles) ||
+             (tile == kWholeTile && decodes_whole(Code::kCode)),
          what, ": no tier of ", tile, " tokens");
   if constexpr (Code::kDecoded && Code::kBlockSums) {
     launch_decoded_blocks<Code>(what, g, end, stream, tile);

@@ -54,7 +54,7 @@ struct Desk {
 };
 
 /// Sizes of one tier; `blocks` share a multiprocessor, so that one multiplies while another stores.
-template <class Code, int row_tiles, int tokens, int blocks = 1>
+template <class Code, int row_tiles, int tokens, int blocks = 1, bool whole = false>
 struct Tier {
   /// How tiles of weights are read.
   using Weights = Code;
@@ -64,6 +64,8 @@ struct Tier {
       tokens <= (Code::kDecoded ? 16 : 64) ? Code::kMostColTiles : Code::kColTiles;
   static constexpr int kTokens = tokens;  ///< At most, of one tile.
   static constexpr int kBlocks = blocks;  ///< Per multiprocessor.
+  /// A tile of weights is decoded at a time, not half of one.
+  static constexpr bool kWhole = whole;
   /// A whole warpgroup fetches where it can lend its registers to two that decode.
   static constexpr bool kLends = Code::kDecoded && row_tiles == 2 && blocks == 1;
   /// A warp finishes what FC1's warpgroups have ended; where rows are many, that is slower than a

@@ -106,14 +106,25 @@ struct RowsEnd {
 /// How many tokens one tile takes; the list of tiers, for the launch and for the tests.
 inline constexpr std::int64_t kTokenTiles[] = {8, 16, 32, 64, 128};
 
+/// The tier of kTokenTiles[0] in which a warpgroup decodes a whole tile of weights at a time and
+/// not half of one: more of it is under way at once, which counts where few warpgroups share a
+/// multiprocessor. It is forced only.
+inline constexpr std::int64_t kWholeTile = 1;
+
+/// True for the codes that have it: those that are decoded, without sums of their own per block.
+constexpr bool decodes_whole(TileCode code) {
+  return code == TileCode::kE4m3 || code == TileCode::kMxfp4 || code == TileCode::kNvfp4 ||
+         code == TileCode::kNvfp4Wide;
+}
+
 /// The tier that a call of these sizes runs: tokens per tile. The choice changes no bit.
 std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int64_t experts);
 
 /// FC1 (the rows of both projections paired, see paired_row()), enqueued on `stream`. Returns
 /// whether `end.out` is written; else end.rows are, and wait for quantize_rows_cuda().
 ///
-/// `tile` forces a tier of kTokenTiles, or the one of gemm_prefill_cuda.h; 0 chooses. It has no
-/// default, so that a tactic cannot be lost on its way here: no bit would show it.
+/// `tile` forces a tier of kTokenTiles, kWholeTile, or the one of gemm_prefill_cuda.h; 0 chooses.
+/// It has no default, so that a tactic cannot be lost on its way here: no bit would show it.
 /// Errors:  DeviceError when the launch fails, or when the build has no CUDA.
 bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream,
                           std::int64_t tile);

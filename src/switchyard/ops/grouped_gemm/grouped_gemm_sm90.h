@@ -104,7 +104,7 @@ struct Source {
 /// issued.
 template <class Tier, int tokens>
 __device__ void multiply_plain(const Source<Tier>& from, float (&acc)[tokens / 2]) {
-  const int walked = walked_tiles(from.g);
+  const int walked = walked_tiles<Tier>(from.g);
   int previous = -1;
   for (int first = 0; first < walked; first += Tier::kColTiles, from.ring.advance()) {
     from.wait();
@@ -145,7 +145,7 @@ template <class Tier, int tokens>
 __device__ void multiply_decoded(const Source<Tier>& from, float (&acc)[tokens / 2]) {
   using Code = typename Tier::Weights;
   constexpr int kCols = Tier::kColTiles;
-  const int walked = walked_tiles(from.g), rest = walked % kCols;
+  const int walked = walked_tiles<Tier>(from.g), rest = walked % kCols;
   std::uint32_t lower[2][4], upper[2][4];
   int previous = -1;
   from.wait();
@@ -189,6 +189,69 @@ __device__ void multiply_decoded(const Source<Tier>& from, float (&acc)[tokens /
   from.ring.advance();
 }
 
+/// Decodes all 64 columns of a tile.
+template <class Code>
+__device__ void decode_whole(const typename Code::Raw& raw, std::uint32_t (&a)[2][2][4]) {
+  Code::template decode<0>(raw, a[0]);
+  Code::template decode<1>(raw, a[1]);
+}
+
+/// Multiplies them.
+template <int tokens>
+__device__ void issue_whole(float (&acc)[tokens / 2], const std::uint32_t (&a)[2][2][4],
+                            std::uint32_t b) {
+  mma_fence();
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    mma_decoded<tokens>(acc, a[step / 2][step % 2], b + 2 * step, 1);
+  mma_commit();
+}
+
+/// As multiply_decoded(), in the same order of K: a whole tile is decoded while the one before it
+/// multiplies. Two tiles' operands take 32 registers, so the sums have to be few.
+template <class Tier, int tokens>
+__device__ void multiply_whole(const Source<Tier>& from, float (&acc)[tokens / 2]) {
+  using Code = typename Tier::Weights;
+  constexpr int kCols = Tier::kColTiles;
+  static_assert(kCols % 2 == 0, "the two sets of registers take turns");
+  const int walked = walked_tiles<Tier>(from.g), rest = walked % kCols;
+  std::uint32_t operands[2][2][2][4];
+  int previous = -1;
+  from.wait();
+  typename Code::Raw raw = Code::load(from.weights(0));
+  for (int left = walked / kCols; left > 0; --left) {
+    const std::byte* weights = from.weights(0);
+    const std::uint32_t b = from.tokens_low(0);
+    const int stage = from.ring.stage;
+    from.ring.advance();
+#pragma unroll
+    for (int t = 0; t < kCols; ++t) {
+      decode_whole<Code>(raw, operands[t % 2]);
+      if (t + 1 < kCols) {
+        raw = Code::load(weights + (t + 1) * Code::kBytes);
+      } else if (left > 1 || rest > 0) {
+        from.wait();
+        raw = Code::load(from.weights(0));
+      }
+      issue_whole<tokens>(acc, operands[t % 2], b + t * (Tier::kTokenBytes >> 4));
+      mma_wait<1>();  // the tile before: its registers are the next one's
+      if (t == 0) from.release(previous);
+    }
+    previous = stage;
+  }
+  mma_wait<0>();
+  from.release(previous);
+  if (rest == 0) return;
+  for (int t = 0; t < rest; ++t) {
+    if (t > 0) raw = Code::load(from.weights(t));
+    decode_whole<Code>(raw, operands[0]);
+    issue_whole<tokens>(acc, operands[0], from.tokens_low(t));
+    mma_wait<0>();
+  }
+  from.release(from.ring.stage);
+  from.ring.advance();
+}
+
 /// acc += part times both scales.
 template <int tokens>
 __device__ void promote(const float (&part)[tokens / 2], float2 weights, const float* rows,
@@ -208,7 +271,7 @@ __device__ void promote(const float (&part)[tokens / 2], float2 weights, const f
 template <class Tier, int tokens>
 __device__ void multiply_blocks(const Source<Tier>& from, float (&acc)[tokens / 2]) {
   using Code = typename Tier::Weights;
-  const int walked = walked_tiles(from.g);
+  const int walked = walked_tiles<Tier>(from.g);
   float part[tokens / 2];
 #pragma unroll
   for (int i = 0; i < tokens / 2; ++i) part[i] = 0;
@@ -257,6 +320,8 @@ __device__ void multiply(const DeviceGemm& g, const Tile& tile, std::byte* stage
     multiply_plain<Tier, tokens>(from, acc);
   } else if constexpr (Tier::Weights::kBlockSums) {
     multiply_blocks<Tier, tokens>(from, acc);
+  } else if constexpr (Tier::kWhole) {
+    multiply_whole<Tier, tokens>(from, acc);
   } else {
     multiply_decoded<Tier, tokens>(from, acc);
   }
