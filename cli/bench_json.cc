@@ -65,6 +65,7 @@ Json row_json(const BenchLayerRow& r) {
                   {"rel_l2", r.rel_l2},
                   {"budget", r.budget},
                   {"tactics", tactics_json(r.tactics)},
+                  {"routing_launch", routing_launch_json(r.routing_launch)},
                   {"ok", r.ok},
                   {"notices", r.notices}});
   if (r.bar)
@@ -174,6 +175,9 @@ std::string bench_layer_text(const BenchLayerResult& result, bool bars) {
     if (tuned(r.tactics))
       notes.push_back(
           cat("layer ", r.layer, ", ", r.tokens, " tokens: ", tactics_text(r.tactics), "\n"));
+    if (r.device == "cuda")
+      notes.push_back(
+          cat("layer ", r.layer, ", ", r.tokens, " tokens: ", r.routing_launch.text, "\n"));
     for (const std::string& notice : r.notices) {
       std::string note = cat("layer ", r.layer, ": ", notice, "\n");
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);

@@ -92,6 +92,7 @@ Json to_json(const Measurement& m) {
       {"budget", m.budget},
       {"expert_tokens", m.expert_tokens},
       {"tactics", tactics_json(m.tactics)},
+      {"routing_launch", routing_launch_json(m.routing_launch)},
       {"ok", m.ok},
       {"notices", m.notices}});
   return out;
@@ -153,6 +154,8 @@ std::string text_of(const RunResult& result) {
                  error_text(m.rel_l2), m.ok ? "ok" : cat("FAILED, limit ", error_text(m.budget))});
       if (!m.tactics.empty())
         notes.push_back(cat("layer ", m.layer, ": ", tactics_text(m.tactics), "\n"));
+      if (m.device == "cuda")
+        notes.push_back(cat("layer ", m.layer, ": ", m.routing_launch.text, "\n"));
       for (const std::string& notice : m.notices)
         notes.push_back(cat("layer ", m.layer, ": ", notice, "\n"));
     }

@@ -24,6 +24,10 @@ Json tactics_json(const std::vector<CallTactic>& tactics) {
   return out;
 }
 
+Json routing_launch_json(const RoutingLaunchReport& report) {
+  return {{"together", report.together}, {"reason", report.reason}, {"text", report.text}};
+}
+
 std::string tactics_text(const std::vector<CallTactic>& tactics) {
   std::string out;
   for (const CallTactic& t : tactics)

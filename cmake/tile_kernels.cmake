@@ -7,7 +7,8 @@ set(tile_patterns
   ${ops}/grouped_gemm/*.cu ${ops}/grouped_gemm/*sm90*.h ${ops}/grouped_gemm/*_cuda.h
   ${ops}/grouped_gemm/*_cuda.cc ${ops}/grouped_gemm/tile*.h ${ops}/grouped_gemm/tile*.cc
   ${ops}/grouped_ffn/*.cu ${ops}/grouped_ffn/*_sm90.h ${ops}/grouped_ffn/*_cuda.h
-  ${ops}/grouped_ffn/device_stages.h ${ops}/grouped_ffn/tile_ffn.*
+  ${ops}/grouped_ffn/device_stages.h ${ops}/grouped_ffn/tile_ffn.* ${ops}/grouped_ffn/routing_launch.*
+  ${ops}/route/route_held* ${ops}/route/router_choice.*
   ${ops}/quantize/quantize_sm90.h ${ops}/quantize/quantize_math.h ${ops}/activation/activation_math.h)
 if(CMAKE_SCRIPT_MODE_FILE)
   file(GLOB tile_kernels ${tile_patterns})

@@ -67,7 +67,7 @@ def row(entry):
     call = {k: v for k, v in entry["call"].items() if k != "threads"}
     tactic = entry["tactic"]
     fields = [literal(v) for v in call.values()]
-    fields.append(f"{{{tactic['fc1_tile']}, {tactic['fc2_tile']}}}")
+    fields.append(f"{{{tactic['fc1_tile']}, {tactic['fc2_tile']}, {tactic['routing']}}}")
     fields += [f"{entry['us']:.1f}", f"{entry['plan_us']:.1f}", f"{entry['noise']:.4f}"]
     return "{" + ", ".join(fields) + "},"
 

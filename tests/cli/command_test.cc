@@ -100,7 +100,9 @@ TEST(JsonKeys, BenchLayerAndItsComparison) {
             (Keys{"preset",         "layer",  "format", "activations", "tokens",  "overrides",
                   "routing",        "leaf",   "device", "isa",         "threads", "expert_bytes",
                   "packed_bytes",   "layers", "fresh",  "cold",        "warm",    "router_time_us",
-                  "checked_tokens", "rel_l2", "budget", "ok",          "notices", "tactics"}));
+                  "checked_tokens", "rel_l2", "budget", "ok",          "notices", "tactics",
+                  "routing_launch"}));
+  EXPECT_EQ(row["routing_launch"]["reason"], "on_cpu");
   EXPECT_EQ(keys(row["fresh"]),
             (Keys{"time_us", "distinct_experts", "gbps", "gflops", "share_of_roof", "slices"}));
   EXPECT_EQ(keys(row["warm"]["time_us"]), (Keys{"p50", "p90", "p99", "min", "samples"}));
@@ -390,6 +392,7 @@ TEST(JsonKeys, Run) {
                       "notices",
                       "expert_tokens",
                       "tactics",
+                      "routing_launch",
                       "joined",
                       "combine",
                       "ep",

@@ -364,6 +364,22 @@ void workspace() {
             kBudget);
 }
 
+// Only the CUDA twin routes, and only into what its experts read.
+void route() {
+  Ffn f("none");
+  const RouteArgs args;
+  EXPECT_THAT(test::usage_error_of([&] { f.run([&](FfnArgs& a) { a.route = &args; }); }),
+              testing::HasSubstr("route in front"));
+  FfnArgs bad = f.args();
+  int handle = 0;
+  bad.stream = {&handle}, bad.route = &args, bad.x_dtype = Dtype::kBf16;
+  FfnShape shape = f.bank.shape;
+  shape.dtype = Dtype::kBf16;
+  bad.shape = &shape;
+  EXPECT_THAT(test::usage_error_of([&] { grouped_ffn_cuda(bad); }),
+              testing::HasSubstr("ids and weights that its experts read"));
+}
+
 // A stream belongs to the CUDA twin: there it is required, here it changes nothing.
 void stream() {
   Ffn f("none");
@@ -376,7 +392,7 @@ void stream() {
 
 TEST(FfnArgs, EachFieldReachesTheKernels) {
   [[maybe_unused]] auto [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17,
-                         f18, f19, f20, f21, f22, f23, f24, f25] = FfnArgs{};
+                         f18, f19, f20, f21, f22, f23, f24, f25, f26] = FfnArgs{};
   // Fields that mean nothing without each other share a case.
   const std::map<std::string, void (*)()> fields = {{"shape", shape},
                                                     {"layout", packed_and_layout},
@@ -390,6 +406,7 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"x_rows", x_rows},
                                                     {"ids", ids},
                                                     {"weights", weights},
+                                                    {"route", route},
                                                     {"factor", factor},
                                                     {"addend", addend},
                                                     {"out_dtype", out_and_its_dtype},
@@ -403,7 +420,7 @@ TEST(FfnArgs, EachFieldReachesTheKernels) {
                                                     {"isa", pool_and_isa},
                                                     {"stream", stream},
                                                     {"workspace", workspace}};
-  EXPECT_EQ(fields.size(), 25u) << "a field that joins the struct needs a case";
+  EXPECT_EQ(fields.size(), 26u) << "a field that joins the struct needs a case";
   for (const auto& [field, run] : fields) {
     SCOPED_TRACE(field);
     run();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What FC1's end does for few tokens, against the launch behind it that does it for many, bit for
-// bit.
+// What few tokens do in fewer launches or with less code, against the launches that serve all, bit
+// for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,19 +8,165 @@
 
 #include "switchyard/base/device_stream.h"
 #include "switchyard/base/dtype.h"
+#include "switchyard/base/errors.h"
 #include "switchyard/base/random.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_ffn/routing_launch.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 #include "tests/support/device.h"
+#include "tests/support/held_recipes.h"
+#include "tests/support/route_case.h"
 
 namespace switchyard::ops {
 namespace {
 
 using formats::ActivationQuant;
 using test::OnDevice;
+using test::RouteCase;
 
 class FewTokensCuda : public test::NeedsGpu {};
+
+// ---- routing, sorting and quantising ----
+
+/// All that the launches write.
+struct Arranged {
+  std::vector<std::int32_t> ids, offsets, counts, source, sorted_of, arrivals;
+  std::vector<float> weights, token_scales, block_scales;
+  std::vector<std::byte> tiles;
+
+  bool operator==(const Arranged&) const = default;
+};
+
+struct Gathered {
+  ActivationQuant quant = ActivationQuant::kNone;
+  bool codes = false;
+  std::int64_t hidden = 200;
+  std::int64_t offset = 0;  // of the first token, in elements: 1 is no multiple of 16 bytes
+};
+
+enum class Way { kGeneral, kFew, kJoined };
+
+/// Poisons everything, routes and arranges.
+Arranged arrange(RouteCase& c, const Gathered& g, Way way) {
+  const std::int64_t tokens = c.rows, k = c.spec.top_k, experts = c.spec.num_experts;
+  const std::int64_t capacity = sorted_capacity(tokens * k, experts);
+  const auto ints = [](std::int64_t n) { return std::vector<std::int32_t>(std::size_t(n), -77); };
+  const auto floats = [](std::int64_t n) { return std::vector<float>(std::size_t(n), -7); };
+  std::vector<std::uint16_t> hidden(std::size_t(g.offset));
+  const Random random(9, 2);
+  for (std::int64_t i = 0; i < tokens * g.hidden; ++i)
+    hidden.push_back(float_to_bf16(random.normal(std::uint64_t(i))));
+  RowTiles tiles{.data = nullptr, .capacity = capacity, .codes = g.codes};
+  const OnDevice<std::uint16_t> x(hidden);
+  const OnDevice<float> logits(c.logits), bias(c.bias), weights(floats(tokens * k));
+  const OnDevice<std::int32_t> ids(ints(tokens * k)), offsets(ints(experts + 1));
+  const OnDevice<std::int32_t> counts(ints(experts)), source(ints(capacity));
+  const OnDevice<std::int32_t> sorted_of(ints(tokens * k)), arrivals(ints(1000));
+  const OnDevice<float> of_token(floats(capacity));
+  const OnDevice<float> of_block(floats((g.hidden + 127) / 128 * capacity));
+  const OnDevice<std::byte> out(std::vector<std::byte>(tiles.bytes(g.hidden), std::byte(0x55)));
+  tiles.data = out.data();
+  RouteArgs route = c.args();
+  route.logits.data = logits.data();
+  route.choice_bias = c.spec.choice_bias ? bias.data() : nullptr;
+  route.ids = {ids.data(), tokens, k, k};
+  route.weights = {weights.data(), tokens, k, k};
+  const DeviceSort sort{.ids = ids.data(),
+                        .tokens = tokens,
+                        .top_k = k,
+                        .experts = experts,
+                        .offsets = offsets.data(),
+                        .counts = counts.data(),
+                        .source = source.data(),
+                        .sorted_of = sorted_of.data(),
+                        .arrivals = arrivals.data(),
+                        .num_arrivals = 999};
+  const bool scales = g.quant == ActivationQuant::kFp8Token || formats::is_static(g.quant);
+  const DeviceGather gather{.x = x.data() + g.offset,
+                            .x_stride = g.hidden,
+                            .hidden = g.hidden,
+                            .quant = g.quant,
+                            .static_scale = 0.037f,
+                            .out = {tiles, scales ? of_token.data() : nullptr,
+                                    has_block_scales(g.quant) ? of_block.data() : nullptr}};
+  const DeviceStream stream;
+  if (way == Way::kJoined) {
+    route_and_arrange_cuda(route, sort, gather, stream.get());
+  } else {
+    const bool few = way == Way::kFew;
+    route_cuda(route, stream.get(), few ? RouterWish::kCompiled : RouterWish::kGeneral);
+    if (few) arrange_few_cuda(c.spec, sort, gather, stream.get());
+    if (!few) sort_and_gather_cuda(sort, gather, stream.get());
+  }
+  stream.wait();
+  return {ids.get(),      offsets.get(), counts.get(),   source.get(),   sorted_of.get(),
+          arrivals.get(), weights.get(), of_token.get(), of_block.get(), out.get()};
+}
+
+TEST_F(FewTokensCuda, EveryWayRoutesAndSortsWithTheSameBits) {
+  for (const RoutingSpec& spec : test::held_recipes())
+    for (std::int64_t tokens : {1, 3, 8}) {
+      SCOPED_TRACE(testing::Message() << describe(spec) << ", " << tokens << " tokens");
+      RouteCase c(spec, tokens, unsigned(spec.top_k + tokens)), other(spec, tokens, 99);
+      const Arranged general = arrange(c, {}, Way::kGeneral);
+      EXPECT_EQ(arrange(c, {}, Way::kFew), general);
+      EXPECT_EQ(arrange(c, {}, Way::kJoined), general);
+      EXPECT_EQ(general.arrivals[998], 0);
+      EXPECT_EQ(general.arrivals[999], -77) << "the canary behind them";
+      if (spec.num_experts > 1) {
+        EXPECT_NE(arrange(other, {}, Way::kJoined), general) << "the control: other logits";
+      }
+    }
+}
+
+TEST_F(FewTokensCuda, EveryWayOrdersSpecialLogitsAndTies) {
+  for (const RoutingSpec& spec : test::held_recipes()) {
+    SCOPED_TRACE(describe(spec));
+    RouteCase c(spec, test::kSpecialRows);
+    test::set_special_rows(c);
+    const Arranged general = arrange(c, {}, Way::kGeneral);
+    EXPECT_EQ(arrange(c, {}, Way::kFew), general);
+    EXPECT_EQ(arrange(c, {}, Way::kJoined), general);
+  }
+}
+
+TEST_F(FewTokensCuda, EveryWayQuantisesWithTheSameBits) {
+  using enum ActivationQuant;
+  for (RoutingMethodType method : {RoutingMethodType::kRenormalize, RoutingMethodType::kDeepSeekV3})
+    for (const auto& [quant, codes] : {std::pair{kNone, false},
+                                       {kFp8Block128, true},
+                                       {kFp8Block128, false},
+                                       {kFp8Block128Ue8m0, true},
+                                       {kFp8Token, true},
+                                       {kFp8Token, false},
+                                       {kFp8Tensor, true},
+                                       {kFp8Tensor, false},
+                                       {kMxfp8, false},
+                                       {kNvfp4, false}})
+      for (const auto& [hidden, offset] : {std::pair{72, 0}, {2304, 0}, {2880, 0}, {321, 1}}) {
+        SCOPED_TRACE(testing::Message() << to_string(quant) << ", " << hidden << " columns");
+        RouteCase c(make_routing(method, 20, 3), 5);
+        const Gathered g{quant, codes, hidden, offset};
+        const Arranged general = arrange(c, g, Way::kGeneral);
+        EXPECT_EQ(arrange(c, g, Way::kFew), general);
+        EXPECT_EQ(arrange(c, g, Way::kJoined), general);
+        const Gathered less{quant, codes, hidden - 1, offset};
+        EXPECT_NE(arrange(c, less, Way::kJoined).tiles, general.tiles) << "the control: a column";
+      }
+}
+
+TEST_F(FewTokensCuda, ACallThatFewTokensKernelsDoNotServeIsRefused) {
+  RouteCase many(make_routing(RoutingMethodType::kRenormalize, 20, 3), 9),
+      plain(make_routing(RoutingMethodType::kTopK, 20, 3), 2);
+  EXPECT_THROW(arrange(many, {}, Way::kJoined), InternalError);
+  EXPECT_THROW(arrange(many, {}, Way::kFew), InternalError);
+  EXPECT_THROW(arrange(plain, {}, Way::kJoined), InternalError);
+  RouteCase good(make_routing(RoutingMethodType::kRenormalize, 20, 3), 8);
+  EXPECT_EQ(arrange(good, {}, Way::kJoined), arrange(good, {}, Way::kGeneral));
+}
+
+// ---- FC1's end ----
 
 /// FC1 of E4M3 codes under block scales; all rows of weights and of tokens have their own.
 struct EndCase {

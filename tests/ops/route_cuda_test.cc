@@ -125,9 +125,10 @@ TEST_F(RouteCuda, ACompiledRouterOrdersSpecialLogitsAndTies) {
     RouteCase c(spec, test::kSpecialRows, 3), other(spec, test::kSpecialRows, 3);
     test::set_special_rows(c);
     expect_one_result(c);
-    if (spec.num_experts > 1)
+    if (spec.num_experts > 1) {
       EXPECT_NE(run_cuda(other, RouterWish::kCompiled).ids, run_cuda(c, RouterWish::kCompiled).ids)
           << "the control: the logits as they were";
+    }
   }
 }
 

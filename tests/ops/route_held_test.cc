@@ -75,15 +75,24 @@ void expect_bits_of_the_cpu_twin(RouteCase& c) {
     ASSERT_EQ(bits_of(held.weights[i]), bits_of(cpu.weights[i])) << "choice " << i;
 }
 
+/// Some of the recipes, of all classes, sizes and k: a choice takes hundreds of meetings of 32
+/// threads.
+std::vector<RoutingSpec> some_recipes() {
+  std::vector<RoutingSpec> out;
+  const std::vector<RoutingSpec> all = test::held_recipes();
+  for (std::size_t i = 0; i < all.size(); i += 4) out.push_back(all[i]);
+  return out;
+}
+
 TEST(RouteHeld, GivesTheBitsOfTheCpuTwin) {
-  for (const RoutingSpec& spec : test::held_recipes()) {
+  for (const RoutingSpec& spec : some_recipes()) {
     RouteCase c(spec, 2, unsigned(spec.num_experts + 7 * spec.top_k));
     expect_bits_of_the_cpu_twin(c);
   }
 }
 
 TEST(RouteHeld, SpecialLogitsAndTies) {
-  for (const RoutingSpec& spec : test::held_recipes()) {
+  for (const RoutingSpec& spec : some_recipes()) {
     if (spec.num_experts != 33 && spec.num_experts != 256) continue;
     RouteCase c(spec, test::kSpecialRows, 3);
     test::set_special_rows(c);

@@ -26,15 +26,16 @@ TEST(Tactic, TextReadsBack) {
                           Tactic(PanelTactic{}), Tactic(TileTactic{})})
     EXPECT_EQ(to_tactic(to_string(t)), t);
   EXPECT_EQ(to_string(TacticUse{TileTactic{8, 64}, TacticOrigin::kShipped}),
-            "fc1_tile=8 fc2_tile=64 (shipped table)");
+            "fc1_tile=8 fc2_tile=64 routing=0 (shipped table)");
 }
 
 TEST(Tactic, OtherTextsAreRefused) {
   const auto error = [](const char* text) {
     return test::usage_error_of([&] { to_tactic(text); });
   };
-  EXPECT_THAT(error("fc1_tile=8"), HasSubstr("a GPU's fc1_tile, fc2_tile"));
-  EXPECT_THAT(error("fc1_tile=8 fc2_tile=8 cuts=4"), HasSubstr("not the fields of a tactic"));
+  EXPECT_THAT(error("fc1_tile=8"), HasSubstr("a GPU's fc1_tile, fc2_tile, routing"));
+  EXPECT_THAT(error("fc1_tile=8 fc2_tile=8 routing=0 cuts=4"),
+              HasSubstr("not the fields of a tactic"));
   EXPECT_THAT(error("fc1_tile=8 fc1_tile=8"), HasSubstr("twice"));
   EXPECT_THAT(error("fc1_tile=-8 fc2_tile=8"), HasSubstr("negative"));
   EXPECT_THAT(error("fc1_tile=x fc2_tile=8"), HasSubstr("NAME=NUMBER"));
@@ -156,6 +157,7 @@ TEST(TilePlanner, RefusesATierThatIsNotBuilt) {
   };
   EXPECT_THAT(error(TileTactic{17, 8}), HasSubstr("no tier of 17 tokens"));
   EXPECT_THAT(error(TileTactic{8, 3}), HasSubstr("no tier of 3 tokens"));
+  EXPECT_THAT(error(TileTactic{8, 8, 4}), HasSubstr("no way 4 to route"));
   EXPECT_THAT(error(PanelTactic{}), HasSubstr("CPU's panels"));
 }
 

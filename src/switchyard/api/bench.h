@@ -67,6 +67,7 @@ struct BenchLayerRow {
   double router_p50 = 0;  // µs, the router's GEMM and the choice, not part of the times
   double rel_l2 = 0, budget = 0;
   std::vector<CallTactic> tactics;
+  RoutingLaunchReport routing_launch;
   std::optional<double> bar;  // share of the roof that the fresh p50 is held to
   bool ok = false;            // correct; says nothing of the bar
   std::vector<std::string> notices;

@@ -185,6 +185,7 @@ class LayerBench {
     r.flops = layer_flops(layer_.problem(), tokens);
     r.budget = layer::budgets_of(layer_.impl()).oracle;
     r.tactics = layer_.tactics(tokens);
+    r.routing_launch = layer_.routing_launch(tokens);
     r.notices = layer_.notices();
     r.layers = std::int64_t(layers_.size());
     const std::int64_t mib = (r.layers * r.packed_bytes) >> 20,

@@ -137,6 +137,7 @@ struct Measurement {
   std::string finalize = "plain";  // "fused", "reduce": the layer ends in a fused all-reduce
   JoinedRanks joined;
   std::vector<CallTactic> tactics;  // of the last timed call, on rank 0
+  RoutingLaunchReport routing_launch;
   // [E+Z] rows of each in the judged call, as run_rules() say; sums to T * k, times the ranks with
   // tokens of their own.
   std::vector<std::int64_t> expert_tokens;

@@ -78,6 +78,10 @@ std::vector<CallTactic> MoeLayer::tactics(std::int64_t tokens) const {
   layer::check_forward_tokens(*state_->layer, tokens);
   return layer::tactics_of(*state_->layer, tokens);
 }
+RoutingLaunchReport MoeLayer::routing_launch(std::int64_t tokens) const {
+  layer::check_forward_tokens(*state_->layer, tokens);
+  return layer::routing_launch(*state_->layer, tokens);
+}
 int MoeLayer::threads() const { return state_->layer->options().pool->size(); }
 const layer::Layer& MoeLayer::impl() const { return *state_->layer; }
 

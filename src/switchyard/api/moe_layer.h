@@ -16,6 +16,7 @@
 #include "switchyard/core/expert_load.h"
 #include "switchyard/core/forward.h"
 #include "switchyard/core/problem.h"
+#include "switchyard/core/routing_launch.h"
 
 namespace switchyard {
 
@@ -136,6 +137,9 @@ class MoeLayer {
   /// What a forward of `tokens` tokens chooses among ways that give the same bits, and who chose
   /// it: for the shared expert, if there is one, then for the routed ones. Errors: as forward().
   std::vector<CallTactic> tactics(std::int64_t tokens) const;
+  /// Whether a forward of `tokens` tokens that routes does so in the launch that sorts and
+  /// quantises them, and why not.
+  RoutingLaunchReport routing_launch(std::int64_t tokens) const;
   /// Threads that a forward uses.
   int threads() const;
 

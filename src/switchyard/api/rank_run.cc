@@ -17,6 +17,7 @@
 #include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/single_rank.h"
+#include "switchyard/ops/grouped_ffn/routing_launch.h"
 #include "switchyard/resolve/probe.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
@@ -108,6 +109,7 @@ class RankCalls {
       distinct.push_back(double(distinct_experts()));
       spent += times.back();
     }
+    m.routing_launch = report(ops::RoutingLaunch::kAmongRanks, {.spec = &p_.routing});
     if (used_.shared) m.tactics.push_back({layer::kSharedCall, *used_.shared});
     if (used_.experts) m.tactics.push_back({layer::kExpertsCall, *used_.experts});
     for (int i = 0; i < kMinCalls; ++i) router.push_back(largest(group_, route()));

@@ -120,6 +120,7 @@ void describe(const MoeLayer& layer, const RunOptions& o, Measurement& m) {
   m.combine_effective = "none";
   m.tokens = o.tokens;
   m.tactics = layer.tactics(o.tokens);
+  m.routing_launch = layer.routing_launch(o.tokens);
   m.notices = layer.notices();
 }
 

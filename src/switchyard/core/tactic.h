@@ -31,12 +31,23 @@ struct PanelTactic {
   }
 };
 
+/// How a call of a GPU's routed experts is routed, as a tactic writes it. What a call cannot have
+/// is done as planned, and the report says why.
+enum class TileRouting : std::int64_t {
+  kPlanned = 0,  // apart, by the router that the call's sizes choose
+  kGeneral = 1,  // apart, by the router that serves every recipe
+  kFew = 2,    // apart, by the one compiled for the class of recipes; few tokens' arranging behind
+  kJoined = 3  // both of kFew in one launch
+};
+
 /// How the tile kernels of a GPU run one call of grouped experts.
 ///
 /// Units:   tokens that one tile of the GEMM takes; 0: as the launch chooses by the call's sizes.
+///          routing: a TileRouting.
 struct TileTactic {
   std::int64_t fc1_tile = 0;
   std::int64_t fc2_tile = 0;
+  std::int64_t routing = 0;
 
   bool operator==(const TileTactic&) const = default;
   /// As PanelTactic::each().
@@ -44,6 +55,7 @@ struct TileTactic {
   static void each(Visit&& visit) {
     visit("fc1_tile", &TileTactic::fc1_tile);
     visit("fc2_tile", &TileTactic::fc2_tile);
+    visit("routing", &TileTactic::routing);
   }
 };
 

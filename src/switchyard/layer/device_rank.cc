@@ -2,6 +2,7 @@
 #include "switchyard/layer/device_rank.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_ffn/routing_launch.h"
 #include "switchyard/ops/route/route.h"
 #include "switchyard/ops/route/router_gemm.h"
 #include "switchyard/ops/route/routing_io.h"
@@ -114,50 +116,70 @@ ops::DeviceChoices choices_of(const Layer& layer, const ForwardArgs& a, const De
           .weights = parts.weights.data()};
 }
 
-/// The caller's choices or routing's, and the fused shared experts behind them. Returns the factor
-/// that finalize still multiplies.
-float choose(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
+/// The caller's logits, or what the router makes of the input.
+Span2d<const float> logits_of(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
+  if (a.logits.data != nullptr) return a.logits;
   const Problem& p = layer.problem();
-  const CallerRouting& given = a.routing;
-  if (given.ids == nullptr) {
-    const std::int64_t experts = p.num_experts() + p.routing.zero_experts, k = p.top_k();
-    const std::int64_t width = layer.routed().shape.top_k;
-    const Span2d<float> own{parts.logits.data(), a.tokens, experts, experts};
-    const DeviceTables& tables = layer.tables();
-    if (a.logits.data == nullptr)
-      ops::router_gemm_cuda({.dtype = layer.options().dtype,
-                             .x = a.hidden,
-                             .x_stride = a.hidden_stride,
-                             .hidden = p.hidden,
-                             .weight = data_of<float>(tables.router_weight),
-                             .bias = data_of<float>(tables.logit_bias),
-                             .norm_eps = p.routing.input_norm_eps,
-                             .logits = own},
-                            a.stream);
-    ops::route_cuda({.logits = a.logits.data != nullptr
-                                   ? a.logits
-                                   : Span2d<const float>{own.data, own.rows, own.cols, own.stride},
-                     .spec = &p.routing,
-                     .choice_bias = data_of<float>(tables.choice_bias),
-                     .per_expert_scale = data_of<float>(tables.per_expert_scale),
-                     .hash_table = data_of<std::int32_t>(tables.hash_table),
-                     .vocab = layer.weights().router.vocab,
-                     .token_ids = a.token_ids,
-                     .ids = {parts.ids.data(), a.tokens, k, width},
-                     .weights = {parts.weights.data(), a.tokens, k, width}},
-                    a.stream);
-  }
-  const bool factored = given.factored_weights != nullptr;
-  ops::fill_choices_cuda(choices_of(layer, a, parts), given.ids,
-                         factored ? given.factored_weights : given.weights, a.stream);
-  return factored ? 1 : p.routed_scaling_factor;
+  const DeviceTables& tables = layer.tables();
+  const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
+  ops::router_gemm_cuda({.dtype = layer.options().dtype,
+                         .x = a.hidden,
+                         .x_stride = a.hidden_stride,
+                         .hidden = p.hidden,
+                         .weight = data_of<float>(tables.router_weight),
+                         .bias = data_of<float>(tables.logit_bias),
+                         .norm_eps = p.routing.input_norm_eps,
+                         .logits = {parts.logits.data(), a.tokens, experts, experts}},
+                        a.stream);
+  return {parts.logits.data(), a.tokens, experts, experts};
 }
 
-void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts, float factor) {
+/// What routes the call, for one that routes: its logits are enqueued.
+std::optional<ops::RouteArgs> routing_of(const Layer& layer, const ForwardArgs& a,
+                                         const DeviceParts& parts) {
+  if (a.routing.ids != nullptr) return std::nullopt;
+  const Problem& p = layer.problem();
+  const DeviceTables& tables = layer.tables();
+  const std::int64_t k = p.top_k(), width = layer.routed().shape.top_k;
+  return ops::RouteArgs{.logits = logits_of(layer, a, parts),
+                        .spec = &p.routing,
+                        .choice_bias = data_of<float>(tables.choice_bias),
+                        .per_expert_scale = data_of<float>(tables.per_expert_scale),
+                        .hash_table = data_of<std::int32_t>(tables.hash_table),
+                        .vocab = layer.weights().router.vocab,
+                        .token_ids = a.token_ids,
+                        .ids = {parts.ids.data(), a.tokens, k, width},
+                        .weights = {parts.weights.data(), a.tokens, k, width}};
+}
+
+/// Whether the experts' call can route for itself: nothing is written behind its choices.
+bool experts_route(const Layer& layer) {
+  return layer.routed().shape.top_k == layer.problem().top_k();
+}
+
+/// The caller's choices or those of `route`, and the fused shared experts behind them.
+void choose(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts,
+            const std::optional<ops::RouteArgs>& route) {
+  if (route) ops::route_cuda(*route, a.stream);
+  const CallerRouting& given = a.routing;
+  ops::fill_choices_cuda(choices_of(layer, a, parts), given.ids,
+                         given.factored_weights != nullptr ? given.factored_weights : given.weights,
+                         a.stream);
+}
+
+/// What finalize still multiplies.
+float pending_factor(const Layer& layer, const ForwardArgs& a) {
+  return a.routing.factored_weights != nullptr ? 1 : layer.problem().routed_scaling_factor;
+}
+
+/// `route`: what the experts' call does first, or null.
+void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts,
+                const ops::RouteArgs* route) {
   ops::FfnArgs f = ffn_args(layer, layer.routed(), a, parts);
   f.ids = parts.ids.data();
   f.weights = parts.weights.data();
-  f.factor = factor;
+  f.route = route;
+  f.factor = pending_factor(layer, a);
   f.capture = a.capture;
   if (a.unfinalised != nullptr) {
     f.rows = a.unfinalised->rows;
@@ -174,7 +196,7 @@ void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& par
 }
 
 /// What the caller asked to see, and the rest of an unfinalised output.
-void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts, float factor) {
+void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   ops::RoutingReport r{
       .ids = a.ids_out,
       .weights = a.weights_out,
@@ -183,7 +205,7 @@ void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts, 
   if (a.unfinalised != nullptr) {
     r.row_weights = a.unfinalised->weights;
     r.row_index = a.unfinalised->index;
-    a.unfinalised->pending_factor = factor;
+    a.unfinalised->pending_factor = pending_factor(layer, a);
   }
   ops::report_routing_cuda(choices_of(layer, a, parts), r, a.stream);
 }
@@ -231,6 +253,21 @@ DeviceTables upload_tables(const checkpoint::LayerWeights& w) {
   return t;
 }
 
+RoutingLaunchReport routing_launch(const Layer& layer, std::int64_t tokens) {
+  using Launch = ops::RoutingLaunch;
+  const LayerOptions& o = layer.options();
+  ops::RoutingCall call{.spec = &layer.problem().routing,
+                        .tokens = tokens,
+                        .choices = layer.routed().shape.top_k,
+                        .dtype = o.dtype};
+  if (on_cuda(layer))
+    for (const CallTactic& t : tactics_of(layer, tokens))
+      if (t.call == kExpertsCall)
+        call.asked = TileRouting(std::get<TileTactic>(t.use.tactic).routing);
+  const Launch answer = on_cuda(layer) ? ops::routing_launch(call) : Launch::kOnCpu;
+  return ops::report(answer, call);
+}
+
 std::size_t device_rank_workspace(const Layer& layer, std::int64_t max_tokens) {
   check_forward_tokens(layer, max_tokens);
   Arena arena;
@@ -248,7 +285,8 @@ void device_rank_route(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
   if (a.tokens == 0) return;
   Arena arena(a.workspace);
-  choose(layer, a, take_device_parts(arena, layer, a.tokens));
+  const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
+  choose(layer, a, parts, routing_of(layer, a, parts));
 }
 
 void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
@@ -265,10 +303,12 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
   if (a.tape != nullptr) a.tape->start();
   Arena arena(a.workspace);
   const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
-  const float factor = choose(layer, a, parts);
+  const std::optional<ops::RouteArgs> route = routing_of(layer, a, parts);
+  const bool later = route && experts_route(layer);
+  if (!later) choose(layer, a, parts, route);
   if (layer.shared() != nullptr) run_device_shared(layer, a, parts);
-  run_routed(layer, a, parts, factor);
-  report(layer, a, parts, factor);
+  run_routed(layer, a, parts, later ? &*route : nullptr);
+  report(layer, a, parts);
 }
 
 }  // namespace switchyard::layer

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "switchyard/core/routing_launch.h"
 #include "switchyard/layer/layer.h"
 
 namespace switchyard::layer {
@@ -28,6 +29,9 @@ void device_rank_forward(const Layer& layer, const ForwardArgs& args);
 /// The router alone, its GEMM and the choice, enqueued on args.stream; leaves its result in the
 /// workspace. Errors: as device_rank_forward().
 void device_rank_route(const Layer& layer, const ForwardArgs& args);
+/// Whether a call of `tokens` tokens that routes does so in the launch that sorts and quantises;
+/// for a layer of one rank on any device. Pure.
+RoutingLaunchReport routing_launch(const Layer& layer, std::int64_t tokens);
 /// Runs the layer on copies of a call whose pointers are the host's, on a stream of its own, and
 /// waits: for judges and tests, which hold the gate where updates may come. The workspace is its
 /// own, poisoned; args.stream is not read.

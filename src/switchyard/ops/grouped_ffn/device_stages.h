@@ -7,6 +7,7 @@
 #include "switchyard/base/dtype.h"
 #include "switchyard/formats/matrix.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
+#include "switchyard/ops/route/route.h"
 
 /// The stages of the CUDA twin around its two GEMMs. All arrays are device memory. Errors of all:
 /// DeviceError when the launch fails or the build has no CUDA.
@@ -64,6 +65,19 @@ struct DeviceGather {
 
 /// Enqueues both: one launch for few tokens, two for many.
 void sort_and_gather_cuda(const DeviceSort& sort, const DeviceGather& gather, Stream stream);
+/// The bits of sort_and_gather_cuda() in less code, for the choices of a recipe that serves_few()
+/// admits: distinct ids of few tokens.
+///
+/// Errors:  InternalError for a call that it does not admit.
+void arrange_few_cuda(const RoutingSpec& spec, const DeviceSort& sort, const DeviceGather& gather,
+                      Stream stream);
+/// Routes too, all in one launch: the bits of route_cuda() and then sort_and_gather_cuda().
+///
+/// Shapes:  route.ids and route.weights are what the sort and the layer's end read; its logits are
+///          [sort.tokens, experts and zero experts].
+/// Errors:  as arrange_few_cuda().
+void route_and_arrange_cuda(const RouteArgs& route, const DeviceSort& sort,
+                            const DeviceGather& gather, Stream stream);
 
 /// Quantises FC1's fp32 rows for FC2, for ends_in_rows().
 ///

@@ -12,6 +12,12 @@ namespace {
 }  // namespace
 
 void sort_and_gather_cuda(const DeviceSort&, const DeviceGather&, Stream) { refuse(); }
+void arrange_few_cuda(const RoutingSpec&, const DeviceSort&, const DeviceGather&, Stream) {
+  refuse();
+}
+void route_and_arrange_cuda(const RouteArgs&, const DeviceSort&, const DeviceGather&, Stream) {
+  refuse();
+}
 void quantize_rows_cuda(const DeviceQuantize&, Stream) { refuse(); }
 void capture_rows_cuda(const DeviceCapture&, Stream) { refuse(); }
 void finalize_cuda(const DeviceFinalize&, Stream) { refuse(); }

@@ -20,6 +20,8 @@
 
 namespace switchyard::ops {
 
+struct RouteArgs;
+
 /// What a grouped expert FFN computes, apart from values: the key of packing and of workspace.
 ///
 /// Units:   widths in elements; `experts` counts the packed ones (slots under EPLB). An `inter` of
@@ -110,6 +112,7 @@ struct FfnArgs {
   FfnInputRows x_rows{};  // set: in place of x; only the CPU reads it
   const std::int32_t* ids = nullptr;
   const float* weights = nullptr;
+  const RouteArgs* route = nullptr;  // set: the call routes into ids and weights; only cuda does
   float factor = 1;
   const float* addend = nullptr;
   Dtype out_dtype = Dtype::kBf16;

@@ -437,6 +437,7 @@ std::size_t ffn_workspace_bytes(const FfnShape& shape, const ExpertLayout& layou
 void grouped_ffn_cpu(const FfnArgs& args) {
   args.check();
   require(args.pool != nullptr, "a CPU forward needs a thread pool");
+  require(args.route == nullptr, "a CPU forward does not route; route in front of it");
   if (args.tokens == 0) return;
   FloatEnvScope env;
   Forward(args).run();

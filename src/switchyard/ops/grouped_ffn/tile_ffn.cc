@@ -9,6 +9,7 @@
 #include "switchyard/formats/static_scale.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/grouped_ffn/expert_check.h"
+#include "switchyard/ops/grouped_ffn/routing_launch.h"
 #include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 
 namespace switchyard::ops {
@@ -125,6 +126,9 @@ void check_device_args(const FfnArgs& a) {
   require(a.x_rows.rows == nullptr,
           "cuda: input rows apart from each other, or quantised by their "
           "sender, are not built in this version; give x");
+  require(
+      a.route == nullptr || (a.route->ids.data == a.ids && a.route->weights.data == a.weights),
+      "cuda: a call that routes writes the ids and weights that its experts read; give it those");
   if (a.tactic != nullptr) check_tile_tactic({.shape = a.shape, .tokens = a.tokens}, *a.tactic);
 }
 
@@ -162,10 +166,15 @@ std::int64_t tile_of(const FfnArgs& a, std::int64_t TileTactic::*gemm) {
   return a.tactic == nullptr ? 0 : std::get<TileTactic>(*a.tactic).*gemm;
 }
 
-/// Sorts, and gathers the quantised rows.
+TileRouting routing_of(const FfnArgs& a) {
+  return a.tactic == nullptr ? TileRouting::kPlanned
+                             : TileRouting(std::get<TileTactic>(*a.tactic).routing);
+}
+
+/// Routes where that is this call's, sorts, and gathers the quantised rows.
 void arrange(const FfnArgs& a, const Buffers& b) {
   const FfnShape& s = *a.shape;
-  sort_and_gather_cuda({.ids = a.ids,
+  const DeviceSort sort{.ids = a.ids,
                         .tokens = a.tokens,
                         .top_k = s.top_k,
                         .experts = s.experts,
@@ -174,16 +183,28 @@ void arrange(const FfnArgs& a, const Buffers& b) {
                         .source = b.source.data(),
                         .sorted_of = b.sorted_of.data(),
                         .arrivals = b.arrivals.data(),
-                        .num_arrivals = std::int64_t(b.arrivals.size())},
-                       {.x = static_cast<const std::uint16_t*>(a.x),
-                        .dtype = a.x_dtype,
-                        .x_stride = a.x_stride,
-                        .hidden = s.hidden,
-                        .weights = s.weight_on_input ? a.weights : nullptr,
-                        .quant = s.quant,
-                        .static_scale = a.fc1_input_scale,
-                        .out = b.x},
-                       a.stream);
+                        .num_arrivals = std::int64_t(b.arrivals.size())};
+  const DeviceGather gather{.x = static_cast<const std::uint16_t*>(a.x),
+                            .dtype = a.x_dtype,
+                            .x_stride = a.x_stride,
+                            .hidden = s.hidden,
+                            .weights = s.weight_on_input ? a.weights : nullptr,
+                            .quant = s.quant,
+                            .static_scale = a.fc1_input_scale,
+                            .out = b.x};
+  if (a.route == nullptr) return sort_and_gather_cuda(sort, gather, a.stream);
+  const RoutingCall call{.spec = a.route->spec,
+                         .tokens = a.tokens,
+                         .choices = s.top_k,
+                         .dtype = a.x_dtype,
+                         .asked = routing_of(a)};
+  if (routing_launch(call) == RoutingLaunch::kTogether)
+    return route_and_arrange_cuda(*a.route, sort, gather, a.stream);
+  const bool general = call.asked == TileRouting::kGeneral;
+  route_cuda(*a.route, a.stream, general ? RouterWish::kGeneral : RouterWish::kOwn);
+  if (call.asked == TileRouting::kFew && serves_few(call) == RoutingLaunch::kTogether)
+    return arrange_few_cuda(*a.route->spec, sort, gather, a.stream);
+  sort_and_gather_cuda(sort, gather, a.stream);
 }
 
 void run_fc1(const FfnArgs& a, const Buffers& b) {

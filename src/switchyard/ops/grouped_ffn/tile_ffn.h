@@ -42,9 +42,11 @@ void grouped_ffn_cuda(const FfnArgs& args);
 
 /// The tactic of a call that nobody tunes: every tier as the launch chooses it.
 Tactic plan_tiles(const FfnCall& call);
-/// The plan's tactic, and pairs of tiers whose estimated time is near the best one's. Pure.
+/// The plan's tactic, pairs of tiers whose estimated time is near the best one's, and for few
+/// tokens the ways to route. Pure.
 std::vector<Tactic> tile_candidates(const FfnCall& call);
-/// Errors: UsageError, naming tactic and value, for a tier that does not serve such operands.
+/// Errors: UsageError, naming tactic and value, for a tier that does not serve such operands,
+/// or a way to route that there is not.
 void check_tile_tactic(const FfnCall& call, const Tactic& tactic);
 
 /// The tile kernels, which serve every format; hidden states of bf16 and fp16.
