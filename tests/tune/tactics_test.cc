@@ -9,6 +9,7 @@
 #include "switchyard/ops/grouped_ffn/ffn_plan.h"
 #include "switchyard/ops/grouped_ffn/ffn_work.h"
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
+#include "switchyard/ops/grouped_gemm/grouped_gemm_cuda.h"
 #include "tests/cases/tactic_case.h"
 #include "tests/support/usage_error.h"
 
@@ -148,6 +149,37 @@ TEST(TilePlanner, LeavesOutTilesThatAreFarFromTheBest) {
   EXPECT_TRUE(tries(8192, 128));
   EXPECT_TRUE(tries(8192, 256));
   EXPECT_FALSE(tries(1, 256));
+}
+
+TEST(TilePlanner, OffersWaysToRouteWhereFewTokensAreRouted) {
+  const auto offers = [](const ops::FfnShape& s, std::int64_t tokens, TileRouting routing) {
+    const std::vector<Tactic> list = ops::tile_candidates({&s, tokens});
+    const Tactic asked = TileTactic{0, 0, std::int64_t(routing)};
+    return std::find(list.begin(), list.end(), asked) != list.end();
+  };
+  const ops::FfnShape s = shape_of("none", make_preset("qwen3-30b-a3b"));
+  ops::FfnShape shared = s;
+  shared.experts = 1;
+  for (TileRouting routing : {TileRouting::kGeneral, TileRouting::kFew, TileRouting::kJoined}) {
+    EXPECT_TRUE(offers(s, 1, routing));
+    EXPECT_TRUE(offers(s, 8, routing));
+    EXPECT_FALSE(offers(s, 16, routing));
+    EXPECT_FALSE(offers(shared, 1, routing)) << "one expert needs no routing";
+  }
+}
+
+TEST(TilePlanner, OffersWholeTilesWhereTheyAreDecoded) {
+  const auto tries = [](const char* format, std::int64_t tokens) {
+    const ops::FfnShape s = shape_of(format, make_preset("gpt-oss-120b"));
+    const std::vector<Tactic> list = ops::tile_candidates({&s, tokens});
+    const Tactic whole = TileTactic{ops::kWholeTile, ops::kWholeTile};
+    return std::find(list.begin(), list.end(), whole) != list.end();
+  };
+  EXPECT_TRUE(tries("w4a16_mxfp4", 1));
+  EXPECT_TRUE(tries("nvfp4", 1));
+  EXPECT_FALSE(tries("none", 1)) << "bf16 is not decoded";
+  EXPECT_FALSE(tries("fp8_block_scales", 1)) << "nor are E4M3 operands";
+  EXPECT_FALSE(tries("w4a16_mxfp4", 8192)) << "it is the tier of eight tokens";
 }
 
 TEST(TilePlanner, RefusesATierThatIsNotBuilt) {
