@@ -40,6 +40,26 @@ TEST_P(DeviceTactics, EveryCandidateGivesTheSameBitsInEveryModeAndDtype) {
     }
 }
 
+TEST_P(DeviceTactics, EveryCandidateGivesTheSameBitsUnderOtherRecipes) {
+  RoutingSpec groups = make_routing(RoutingMethodType::kDeepSeekV3, 64, 4);
+  groups.n_group = 2;
+  groups.topk_group = 1;
+  const std::pair<RoutingSpec, const char*> recipes[] = {
+      {groups, "planned_apart"},
+      {make_routing(RoutingMethodType::kDefault, 6, 3), "planned_apart"},
+      {make_routing(RoutingMethodType::kTopK, 6, 3), "no_router"}};
+  for (const auto& [spec, reason] : recipes) {
+    SCOPED_TRACE(describe(spec));
+    LeafCase c = base();
+    c.problem.routing = spec;
+    const MoeLayer layer = build(c);
+    EXPECT_EQ(layer.routing_launch(8).reason, reason);
+    EXPECT_EQ(layer.routing_launch(9).reason, "many_tokens");
+    for (std::int64_t tokens : {1, 8})
+      EXPECT_GT(test::expect_same_bits_for_every_tactic(layer, tokens), 4);
+  }
+}
+
 TEST_P(DeviceTactics, EveryCandidateGivesTheSameBitsBesideASharedExpert) {
   LeafCase c = test::shared_case(*GetParam(), 128);
   c.options.device = Device::kCuda;
