@@ -19,7 +19,7 @@ struct TuneFlags {
   TuneOptions options;
   SourceFlags source;
   std::optional<float> seconds;
-  bool json = false;
+  bool json = false, ways = false;
 
   void add(Arguments& args) {
     source.add(args);
@@ -36,6 +36,7 @@ struct TuneFlags {
     args.text("--out", options.out, "The table to write, or to add to; run it with --tuning FILE",
               "FILE");
     args.toggle("--again", options.again, "Tunes what the table of --out has already, too");
+    args.toggle("--ways", ways, "Print the time of every way that was tried, too");
     args.toggle("--json", json, "Print JSON");
   }
 
@@ -55,6 +56,23 @@ struct TuneFlags {
   }
 };
 
+Json ways_json(const TunedCall& t) {
+  Json ways = Json::array();
+  for (const auto& [tactic, us] : t.ways)
+    ways.push_back({{"tactic", tactic_json(tactic)}, {"time_us", us}});
+  return ways;
+}
+
+/// Every way of every call that was compared, in the order in which they are planned.
+std::string ways_text(const TuneResult& result) {
+  Table table({">layer", "format", "call", ">up to", ">us", "tactic"});
+  for (const TunedCall& t : result.calls)
+    for (const auto& [tactic, us] : t.ways)
+      table.add({cat(t.layer), std::string(show_format(t.format)), t.call, cat(t.tokens),
+                 fixed(us, 1), to_string(tactic)});
+  return table.str();
+}
+
 Json to_json(const TunedCall& t) {
   return {{"layer", t.layer},
           {"format", show_format(t.format)},
@@ -69,6 +87,7 @@ Json to_json(const TunedCall& t) {
           {"ratio", t.ratio},
           {"noise", t.noise},
           {"candidates", t.candidates},
+          {"ways", ways_json(t)},
           {"rounds", t.rounds},
           {"known", t.known},
           {"why", t.why}};
@@ -97,6 +116,7 @@ std::string text_of(const TuneFlags& flags, const TuneResult& result) {
                cat(fixed(100 * t.noise, 1), "%"),
                cat(t.changed() ? to_string(t.tactic) : "the plan's", "; ", t.why)});
   std::string out = table.str();
+  if (flags.ways) out += ways_text(result);
   for (const std::string& notice : result.notices) out += notice + "\n";
   out += cat(tune_rule(flags.ranks()), "\n");
   if (flags.options.out.empty()) return out + "nothing is written; --out FILE keeps the choices\n";

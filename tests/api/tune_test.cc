@@ -81,6 +81,22 @@ TEST_F(Tuning, ASecondRunFindsWhatTheFirstWrote) {
   for (const TunedCall& t : tune_layers(options_).calls) EXPECT_FALSE(t.known);
 }
 
+TEST_F(Tuning, TellsTheTimeOfEveryWay) {
+  const TuneResult result = tune_layers(options_);
+  for (const TunedCall& t : result.calls) {
+    ASSERT_EQ(std::int64_t(t.ways.size()), t.candidates);
+    EXPECT_EQ(t.ways.front().first, t.plan);
+    std::vector<Tactic> ways;
+    for (const auto& [tactic, us] : t.ways) {
+      EXPECT_GT(us, 0) << to_string(tactic);
+      ways.push_back(tactic);
+    }
+    EXPECT_THAT(ways, testing::Contains(t.tactic));
+  }
+  for (const TunedCall& t : tune_layers(options_).calls)
+    EXPECT_TRUE(t.ways.empty()) << "the table had it, and nothing was compared";
+}
+
 TEST_F(Tuning, TunesTheSharedExpertToo) {
   options_.source.checkpoint = std::string(SWITCHYARD_TEST_DATA) + "/deepseek_v3";
   const TuneResult result = tune_layers(options_);

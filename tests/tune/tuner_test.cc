@@ -58,6 +58,9 @@ TEST(Search, FindsTheFastest) {
   EXPECT_NEAR(r.duel.us, 82, 3);
   EXPECT_NEAR(r.duel.plan_us, 102.5, 3);
   EXPECT_LT(r.duel.noise, 0.05);
+  ASSERT_EQ(r.medians.size(), 5u);
+  EXPECT_NEAR(r.medians[3], 307, 8) << "of those that left, too";
+  EXPECT_NEAR(r.medians[4], 97.4, 3);
   EXPECT_LT(machine.calls_of(3), machine.calls_of(2) / 4) << "the hopeless leave early";
 }
 

@@ -134,6 +134,7 @@ std::vector<TunedCall> tune_rank(comm::Group& group, const PreparedLayer& p, con
     t.us = t.plan_us = r.duel.plan_us, t.noise = r.duel.noise;
     if (r.best != 0) t.us = r.duel.us, t.ratio = r.duel.ratio;
     t.candidates = std::int64_t(candidates.size()), t.rounds = r.rounds;
+    t.ways = with_times(candidates, r.medians);
     t.why = cat(r.best != 0 ? "faster than the plan's" : "nothing beat the plan's", " on ",
                 group.size(), " ranks");
     tune::TuningTable mine;

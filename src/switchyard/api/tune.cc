@@ -153,6 +153,7 @@ class LayerTuner {
         tune::search(race.from(first), std::int64_t(candidates.size()), {.seconds = o_.seconds});
     t.us = t.plan_us = r.duel.plan_us;
     t.noise = r.duel.noise, t.rounds = r.rounds;
+    t.ways = with_times(candidates, r.medians);
     t.why = candidates.size() == 1 ? "there is one way only" : "nothing beat the plan's";
     if (r.best == 0) return;
     if (slower_at_low_end(i, tactics, candidates[std::size_t(r.best)], t)) return;
@@ -297,6 +298,13 @@ std::string_view tune_rule(std::int64_t ranks) {
          "ones; every tactic runs once in a round, in changing order; the best by median must then "
          "beat the plan's in new runs in turn by more than three standard errors, and be no slower "
          "at the bucket's fewest tokens";
+}
+
+std::vector<std::pair<Tactic, double>> with_times(const std::vector<Tactic>& candidates,
+                                                  const std::vector<double>& medians) {
+  std::vector<std::pair<Tactic, double>> out;
+  for (std::size_t i = 0; i < medians.size(); ++i) out.emplace_back(candidates[i], medians[i]);
+  return out;
 }
 
 TuneResult tune_layers(const TuneOptions& o) {

@@ -24,7 +24,9 @@ struct TuneOptions {
 
 /// What was found for one call of a layer.
 ///
-/// Units:   µs of the whole layer, medians of runs in turn; noise as a share.
+/// Units:   µs of the whole layer, medians of runs in turn; noise as a share. ways: every candidate
+///          with the median of its runs in the rounds, slow ones left early; empty where nothing
+///          was compared.
 struct TunedCall {
   std::int64_t layer = 0, tokens = 0;  // the bucket
   std::string format, leaf, call;
@@ -33,9 +35,14 @@ struct TunedCall {
   std::int64_t candidates = 0, rounds = 0;
   bool known = false;  // the table had it, and nothing was run
   std::string why;     // why the tactic is what it is
+  std::vector<std::pair<Tactic, double>> ways;
 
   bool changed() const { return tactic != plan; }
 };
+
+/// The candidates with what a search measured of them; none where it compared none.
+std::vector<std::pair<Tactic, double>> with_times(const std::vector<Tactic>& candidates,
+                                                  const std::vector<double>& medians);
 
 /// All of them.
 struct TuneResult {

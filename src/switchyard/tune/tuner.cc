@@ -102,6 +102,7 @@ TunerResult search(const Timed& timed, std::int64_t count, const TunerLimits& li
     if (out.rounds >= limits.least_rounds) rounds.drop_hopeless();
   }
   const std::int64_t best = count > 1 ? rounds.best() : 0;
+  for (std::int64_t c = 0; c < count && count > 1; ++c) out.medians.push_back(rounds.median(c));
   out.duel = duel(timed, best, (1 - kRoundsShare) * limits.seconds, limits);
   if (best != 0 && out.duel.faster()) out.best = best;
   return out;

@@ -42,10 +42,13 @@ struct Duel {
 };
 
 /// What a search found.
+///
+/// Units:   medians in µs, of each candidate's runs in the rounds; empty where there is one only.
 struct TunerResult {
   std::int64_t best = 0;    // 0: the plan's
   std::int64_t rounds = 0;  // in which all that were left took part
-  Duel duel;                // of the best of the rounds; of the plan with itself where it is that
+  std::vector<double> medians;
+  Duel duel;  // of the best of the rounds; of the plan with itself where it is that
 };
 
 /// Runs the plan's tactic (candidate 0) and `candidate` in turn, in changing order, for up to
