@@ -27,9 +27,12 @@ struct StoreActivated {
   static constexpr bool kPaired = gated;
   ActivationEnd end;
 
+  __device__ void ask(E4m3Operands::Asked& to, const Work& w, int tiles) const {
+    ask_activation(to, end, w, tiles);
+  }
+
   __device__ __forceinline__ void store(TokenSums& acc, const Place& place, std::byte*) const {
-    const std::byte* at = end.static_scale;
-    const float scale = at ? *reinterpret_cast<const float*>(at + place.expert * end.stride) : 1;
+    const float scale = end.static_scale ? place.asked.static_scale : 1;
     activate_sums<gated>(acc, end, place);
     constexpr int kCount = gated ? 8 : 4;
 #pragma unroll 1

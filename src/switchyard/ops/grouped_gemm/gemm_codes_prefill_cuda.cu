@@ -49,6 +49,10 @@ struct StoreGatedCodes {
   static constexpr bool kPaired = true;
   ActivationEnd end;
 
+  __device__ void ask(E4m3Operands::Asked& to, const Work& w, int tiles) const {
+    ask_activation(to, end, w, tiles);
+  }
+
   /// A token's codes go to where a row of 128 has them, swizzled.
   __device__ __forceinline__ static void store_codes(const TokenSums& acc, int i, float scale,
                                                      std::byte* codes) {

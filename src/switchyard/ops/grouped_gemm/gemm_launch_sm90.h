@@ -40,6 +40,8 @@ void launch_plain(const char* what, const DeviceGemm& g, const End& end, Stream 
   switch (tile) {
     case 8:
       return launch_shared_tier<Code, 1, 8>(what, g, end, stream);
+    case 48:
+      return launch_shared_tier<Code, 1, 48>(what, g, end, stream);
     case 16:
     case 32:
     case 64:
@@ -60,6 +62,8 @@ void launch_joined(const char* what, const DeviceGemm& g, const End& end, Stream
     case 16:
     case 32:
       return launch_shared_tier<Code, 1, 32>(what, g, end, stream);
+    case 48:
+      return launch_shared_tier<Code, 1, 48>(what, g, end, stream);
     case 64:
       return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
     default:
@@ -81,6 +85,7 @@ void launch_decoded(const char* what, const DeviceGemm& g, const End& end, Strea
       return launch_tier<Tier<Code, 2, 16, 2>>(what, g, end, stream);
     case 32:
       return launch_tier<Tier<Code, 2, 32, 2>>(what, g, end, stream);
+    case 48:
     case 64:  // 48 at a time
       return launch_tier<Tier<Code, 2, 48, 2>>(what, g, end, stream);
     default:
@@ -98,6 +103,7 @@ void launch_decoded_blocks(const char* what, const DeviceGemm& g, const End& end
     case 16:
     case 32:
       return launch_tier<Tier<Code, 1, 32, 2>>(what, g, end, stream);
+    case 48:
     case 64:
       return launch_tier<Tier<Code, 2, 64>>(what, g, end, stream);
     default:

@@ -22,6 +22,10 @@ struct StoreScaledRows {
   static constexpr bool kPaired = false;
   RowsEnd end;
 
+  __device__ void ask(E4m3Operands::Asked& to, const Work& w, int tiles) const {
+    ask_scales(to, end.scales, end.stride, w, tiles);
+  }
+
   __device__ float4 bias_of(const Place& place, std::int64_t col) const {
     const float* bias = reinterpret_cast<const float*>(end.bias + place.expert * end.stride) + col;
     float v[4];
@@ -31,7 +35,7 @@ struct StoreScaledRows {
   }
 
   __device__ __forceinline__ void store(TokenSums& acc, const Place& place, std::byte*) const {
-    scale_sums(acc, end.scales, end.stride, place);
+    scale_sums(acc, end.scales, place);
     const int odd = Place::lane() % 2;
     for_groups([&](int half, int group) {
       if (group % 2 == 1 || !has_tile(place, half, group)) return;

@@ -24,18 +24,22 @@ namespace switchyard::ops::sm90::prefill {
 inline constexpr int kPair = 2;                ///< Blocks of a cluster.
 inline constexpr int kConsumers = 2;           ///< Warpgroups of a block that multiply.
 inline constexpr int kWarps = 4 * kConsumers;  ///< Of those.
-/// Of a block: one more warpgroup, of which one warp fetches.
+/// Of a block: one more warpgroup, which feeds them.
 inline constexpr int kThreads = 32 * (kWarps + 4);
-/// A block's registers are dealt out in equal shares; these are what its warpgroups make of them.
-inline constexpr int kFetchRegisters = 40, kSumRegisters = 232;
 inline constexpr int kExperts = int(kPrefillExperts);  ///< That the table has room for.
 inline constexpr int kBuckets = 32;                    ///< Of tiles by what they cost.
-inline constexpr int kStages = 4;  ///< 128 bytes of each row of weights and tokens.
+
+/// A block's registers are dealt out in equal shares of 168 a thread. This is what a multiplying
+/// thread makes of its own and of what those that feed give back: more would be waited for for
+/// ever.
+template <class Operands>
+inline constexpr int kSumRegisters = (3 * 168 - Operands::kFeedRegisters) / kConsumers;
 
 /// Bytes of one stage's weights when a warpgroup multiplies `tiles` of them.
 SWITCHYARD_HD constexpr int weight_bytes(int tiles) { return kConsumers * tiles * int(kTileBytes); }
 
-/// Bytes of one stage of the larger of the two kinds of tile.
+/// Bytes of one stage, 128 of each row of weights and tokens, of the larger of the two kinds of
+/// tile.
 template <class Operands>
 inline constexpr int kStageBytes =
     std::max(weight_bytes(1) + Operands::kMostTokens * int(kTileRowBytes),
@@ -45,15 +49,15 @@ inline constexpr int kStageBytes =
 template <class Operands>
 struct Cut {
   int parts;       ///< Tiles of tokens.
-  int share;       ///< Tokens of each but the last, a multiple of 16.
+  int share;       ///< Tokens of each but the last, in steps of kGrain.
   int tiles;       ///< Weight tiles of a warpgroup.
   int row_blocks;  ///< Tiles of weight rows, each for a pair of blocks.
 
   __device__ static Cut of(std::int32_t rows, int row_tiles) {
-    constexpr int kMost = Operands::kMostTokens;
+    constexpr int kMost = Operands::kMostTokens, kGrain = Operands::kGrain;
     Cut c;
     c.parts = (rows + kMost - 1) / kMost;
-    c.share = rows == 0 ? 0 : ((rows + c.parts - 1) / c.parts + 15) / 16 * 16;
+    c.share = rows == 0 ? 0 : ((rows + c.parts - 1) / c.parts + kGrain - 1) / kGrain * kGrain;
     c.tiles = c.share <= Operands::kMostTokensTwice ? 2 : 1;
     const int rows_of_tiles = kPair * kConsumers * c.tiles;
     c.row_blocks = (row_tiles + rows_of_tiles - 1) / rows_of_tiles;
@@ -77,8 +81,8 @@ struct Work {
 template <class Operands>
 struct Shared {
   typename Operands::Scratch scratch;  ///< The ends'.
-  std::uint64_t full[kStages], empty[kStages];
-  Work work[kStages];  ///< Valid where a tile's first stage lies.
+  std::uint64_t full[Operands::kStages], empty[Operands::kStages];
+  Work work[Operands::kStages];  ///< Valid where a tile's first stage lies.
   std::int32_t buckets[kBuckets];
   std::int32_t starts[kExperts + 1];  ///< First tile of each place in `order`.
   std::uint16_t order[kExperts];      ///< Experts, dear tiles first.
@@ -87,21 +91,24 @@ struct Shared {
 /// What a launch asks for; 1024 for alignment.
 template <class Operands>
 constexpr int dynamic_bytes() {
-  constexpr int kBytes = 1024 + kStages * kStageBytes<Operands> + int(sizeof(Shared<Operands>));
+  constexpr int kBytes =
+      1024 + Operands::kStages * kStageBytes<Operands> + int(sizeof(Shared<Operands>));
   static_assert(kBytes <= 227 * 1024 && kStageBytes<Operands> % 1024 == 0);
   return kBytes;
 }
 
-/// Position in the ring of stages.
+/// Position in a ring of stages.
+template <int stages>
 struct Ring {
   int stage = 0;
   std::uint32_t phase = 0;
   __device__ void advance() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
+    if (++stage == stages) stage = 0, phase ^= 1;
   }
 };
 
-/// Sorts the experts by the cost of their tiles, stable, and numbers the tiles; by one warp.
+/// Sorts the experts by the cost of their tiles, stable, and numbers the tiles; by one warp. The
+/// counts may be older than this launch's first-level cache knows, so it is passed by.
 template <class Operands>
 __device__ void order_tiles(const DeviceGemm& g, Shared<Operands>& s) {
   const int experts = int(g.experts), row_tiles = int(g.layout.row_tiles());
@@ -109,7 +116,7 @@ __device__ void order_tiles(const DeviceGemm& g, Shared<Operands>& s) {
   const auto each_expert = [&](auto&& place) {
     for (int from = 0; from < experts; from += 32) {
       const int e = from + lane;
-      const auto cut = Cut<Operands>::of(e < experts ? g.counts[e] : 0, row_tiles);
+      const auto cut = Cut<Operands>::of(e < experts ? __ldcg(g.counts + e) : 0, row_tiles);
       const int bucket = kBuckets - 1 - cut.cost();
       const unsigned same = __match_any_sync(~0u, bucket);
       const int rank = __popc(same & ((1u << lane) - 1)), before = s.buckets[bucket];
@@ -149,6 +156,54 @@ __device__ void order_tiles(const DeviceGemm& g, Shared<Operands>& s) {
   __syncwarp();
 }
 
+/// The tiles that a block works off, in order.
+template <class Operands>
+class TileWalk {
+ public:
+  /// Of one block; its tiles are in order.
+  __device__ TileWalk(const DeviceGemm& g, const Shared<Operands>& s)
+      : g_(g), s_(s), num_tiles_(s.starts[g.experts]), rank_(cluster_rank()) {}
+
+  /// The next one; false: there is no more.
+  __device__ bool next(Work& w) {
+    const int pairs = gridDim.x / kPair, pair = blockIdx.x / kPair;
+    for (; round_ * pairs < num_tiles_; ++round_) {
+      // There and back: who had the dearest of one round gets the cheapest of the next.
+      const int number = round_ * pairs + (round_ % 2 == 0 ? pair : pairs - 1 - pair);
+      if (number >= num_tiles_) continue;
+      w = find(number);
+      ++round_;
+      return true;
+    }
+    return false;
+  }
+  /// Of all pairs.
+  __device__ int num_tiles() const { return num_tiles_; }
+
+ private:
+  /// The tile of that number; numbers come in ascending order.
+  __device__ Work find(int number) {
+    while (s_.starts[at_ + 1] <= number) ++at_;
+    const int expert = s_.order[at_];
+    const std::int32_t rows = __ldcg(g_.counts + expert);
+    const auto cut = Cut<Operands>::of(rows, int(g_.layout.row_tiles()));
+    // Token tiles of the same weights are neighbours, for the cache's sake.
+    const int local = number - s_.starts[at_], part = local % cut.parts;
+    Work w;
+    w.expert = expert;
+    w.row_tile = (local / cut.parts * kPair + int(rank_)) * kConsumers * cut.tiles;
+    w.first = __ldcg(g_.offsets + expert) + part * cut.share;
+    w.tokens = std::int16_t(min(cut.share, rows - part * cut.share));
+    w.tiles = std::int16_t(cut.tiles);
+    return w;
+  }
+
+  const DeviceGemm& g_;
+  const Shared<Operands>& s_;
+  int num_tiles_, at_ = 0, round_ = 0;
+  std::uint32_t rank_;
+};
+
 /// What the fetching warps of all operands share: which tiles a block works off, and the ring. All
 /// lanes know where they stand; each brings another part of a stage.
 template <class Operands>
@@ -162,12 +217,18 @@ class ProducerBase {
   /// Calls `fetch(work)` for every tile of the pair.
   template <class Fetch>
   __device__ void each_tile(Fetch&& fetch) {
-    const int num_tiles = s_.starts[g_.experts];
+    TileWalk<Operands> walk(g_, s_);
     const int pairs = gridDim.x / kPair, pair = blockIdx.x / kPair;
-    for (int round = 0; round * pairs < num_tiles; ++round) {
-      // There and back: who had the dearest of one round gets the cheapest of the next.
-      const int number = round * pairs + (round % 2 == 0 ? pair : pairs - 1 - pair);
-      if (number < num_tiles) fetch(find(number));
+    if (g_.stagger > 0 && walk.num_tiles() > 2 * pairs) stagger(pair);
+    for (Work w; walk.next(w);) fetch(w);
+  }
+  /// Pairs begin at eight different parts of a tile's time: else all of them would fetch, and then
+  /// all of them store. The other block of a pair waits for this one's half of the tokens.
+  __device__ void stagger(int pair) const {
+    constexpr std::int64_t kParts = 8;
+    if (rank_ != 0) return;
+    const std::int64_t start = clock64(), tile = g_.stagger * g_.layout.col_tiles();
+    while (clock64() - start < tile * (pair % kParts) / kParts) {
     }
   }
   __device__ void wait_for_stage() {
@@ -196,27 +257,7 @@ class ProducerBase {
   std::byte* stages_;
   Shared<Operands>& s_;
   std::uint32_t rank_;
-  Ring ring_;
-
- private:
-  /// The tile of that number; numbers come in ascending order.
-  __device__ Work find(int number) {
-    while (s_.starts[at_ + 1] <= number) ++at_;
-    const int expert = s_.order[at_];
-    const std::int32_t rows = g_.counts[expert];
-    const auto cut = Cut<Operands>::of(rows, int(g_.layout.row_tiles()));
-    // Token tiles of the same weights are neighbours, for the cache's sake.
-    const int local = number - s_.starts[at_], part = local % cut.parts;
-    Work w;
-    w.expert = expert;
-    w.row_tile = (local / cut.parts * kPair + int(rank_)) * kConsumers * cut.tiles;
-    w.first = g_.offsets[expert] + part * cut.share;
-    w.tokens = std::int16_t(min(cut.share, rows - part * cut.share));
-    w.tiles = std::int16_t(cut.tiles);
-    return w;
-  }
-
-  int at_ = 0;
+  Ring<Operands::kStages> ring_;
 };
 
 /// What a warp's registers hold: 16 weight rows of a tile by its tokens, as mma_bf16() says.
@@ -255,8 +296,19 @@ class ConsumerBase {
   const DeviceGemm& g_;
   std::byte* stages_;
   Shared<Operands>& s_;
-  Ring ring_;
+  Ring<Operands::kStages> ring_;
 };
+
+/// Prepares a block's barriers; by one thread.
+template <class Operands>
+__device__ void init_barriers(Shared<Operands>& s) {
+  for (int i = 0; i < Operands::kStages; ++i) {
+    barrier_init(&s.full[i], Operands::kFullArrivals);
+    barrier_init(&s.empty[i], kPair * kWarps);
+  }
+  Operands::init(s.scratch);
+  barrier_init_fence();
+}
 
 /// The kernel of one kind of operands and one end.
 template <class Operands, class End>
@@ -264,25 +316,22 @@ __global__ void __cluster_dims__(kPair, 1, 1) __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ DeviceGemm g, const __grid_constant__ End end) {
   extern __shared__ std::byte raw[];
   std::byte* stages = raw + (1024 - shared_address(raw) % 1024) % 1024;
-  auto& s = *reinterpret_cast<Shared<Operands>*>(stages + kStages * kStageBytes<Operands>);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(&s.full[i], 1);
-      barrier_init(&s.empty[i], kPair * kWarps);
-    }
-    barrier_init_fence();
-  }
+  auto& s =
+      *reinterpret_cast<Shared<Operands>*>(stages + Operands::kStages * kStageBytes<Operands>);
+  if (threadIdx.x == 0) init_barriers(s);
   cluster_sync();
-  wait_for_previous_launch();
-  allow_next_launch();
   if (threadIdx.x >= 32 * kWarps) {
-    give_registers<kFetchRegisters>();
+    give_registers<Operands::kFeedRegisters>();
     if (threadIdx.x / 32 == kWarps) {
+      if (!g.sorted_early) wait_for_previous_launch();
       order_tiles(g, s);
-      typename Operands::Producer(g, stages, s).run();
     }
+    Operands::feed(g, stages, s, int(threadIdx.x) / 32 - kWarps);
   } else {
-    take_registers<kSumRegisters>();
+    wait_for_previous_launch();
+    allow_next_launch();
+    static_assert(kSumRegisters<Operands> % 8 == 0);
+    take_registers<kSumRegisters<Operands>>();
     typename Operands::template Consumer<End>(g, stages, s, end).run();
   }
   cluster_sync();  // the other block may still copy into this one and arrive at its barriers
@@ -291,17 +340,17 @@ __global__ void __cluster_dims__(kPair, 1, 1) __launch_bounds__(kThreads, 1)
 /// Pairs that the device runs at once. Where a cluster of multiprocessors has an odd number of
 /// them, one is left over, and a fixed assignment to half of all would wait for a second round.
 template <class Kernel>
-std::int64_t resident_pairs(const char* what, Kernel kernel, std::size_t shared_bytes) {
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-      what);
+std::int64_t resident_pairs(const char* what, Kernel kernel, const LaunchShape& block) {
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  int(block.shared_bytes)),
+             what);
   cudaLaunchAttribute pair{};
   pair.id = cudaLaunchAttributeClusterDimension;
   pair.val.clusterDim = {kPair, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kPair);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
+  config.blockDim = dim3(block.threads);
+  config.dynamicSmemBytes = block.shared_bytes;
   config.attrs = &pair;
   config.numAttrs = 1;
   int pairs = 0;
@@ -315,14 +364,12 @@ void launch(const char* what, const DeviceGemm& g, const End& end, Stream stream
   ensure(g.experts <= kExperts, what, ": ", g.experts, " experts, the limit is ", kExperts);
   if (g.max_rows == 0) return;
   const auto kernel = prefill_kernel<Operands, End>;
-  const std::int64_t pairs = resident_pairs(what, kernel, dynamic_bytes<Operands>());
+  LaunchShape shape{.threads = kThreads, .shared_bytes = dynamic_bytes<Operands>()};
+  const std::int64_t pairs = resident_pairs(what, kernel, shape);
   const std::int64_t tiles = (g.layout.row_tiles() + 3) / 4 *
                              (std::min(g.experts, g.max_rows) + g.max_rows / Operands::kMostTokens);
-  launch_overlapped(what, kernel,
-                    {.blocks = unsigned(kPair * std::min(tiles, pairs)),
-                     .threads = kThreads,
-                     .shared_bytes = dynamic_bytes<Operands>()},
-                    stream, g, end);
+  shape.blocks = unsigned(kPair * std::min(tiles, pairs));
+  launch_overlapped(what, kernel, shape, stream, g, end);
 }
 
 }  // namespace switchyard::ops::sm90::prefill

@@ -3,28 +3,40 @@
 
 #include "switchyard/ops/grouped_gemm/grouped_gemm_prefill_sm90.h"
 #include "switchyard/ops/grouped_gemm/prefill_board_sm90.h"
-#include "switchyard/ops/grouped_gemm/sm90_mma_wide.h"
+#include "switchyard/ops/grouped_gemm/prefill_sums_sm90.h"
 
 /// The prefill tier of bf16. For .cu files only.
 namespace switchyard::ops::sm90::prefill {
-
-template <class End>
-class Bf16Consumer;
-class Bf16Producer;
 
 /// bf16 from shared memory, both sides.
 struct Bf16Operands {
   static constexpr int kMostTokens = int(kPrefillTile);  ///< Of one tile.
   static constexpr int kMostTokensTwice = 128;           ///< With two weight tiles a warpgroup.
+  static constexpr int kGrain = 16;                      ///< In which tokens are cut.
+  static constexpr int kStages = 4;                      ///< Of the ring.
+  static constexpr int kFullArrivals = 1;                ///< At a stage's barrier.
+  static constexpr int kFeedRegisters = 40;              ///< Of a fetching thread.
   /// What ends use.
   struct Scratch {
     Board boards[kWarps];  ///< A warp's.
   };
-  /// What fetches them,
-  using Producer = Bf16Producer;
+  /// Beside the ring's, no barriers.
+  __device__ static void init(Scratch&) {}
+  /// What fetches them, by the first of the feeding warps,
+  __device__ static void feed(const DeviceGemm& g, std::byte* stages, Shared<Bf16Operands>& s,
+                              int warp);
   /// and what multiplies them.
   template <class End>
-  using Consumer = Bf16Consumer<End>;
+  using Consumer = SumsConsumer<Bf16Operands, End>;
+  /// Ends read what they need when they need it.
+  template <class End>
+  __device__ static void ask(const End&, Scratch&, const Sums&, int) {}
+  /// Hands a tile's sums to the end.
+  template <int size, class End>
+  __device__ __forceinline__ static void store(float (&acc)[size], const End& end, Scratch& scratch,
+                                               const Sums& sums, int) {
+    end.store(acc, sums, scratch.boards[threadIdx.x / 32]);
+  }
 };
 
 /// The fetching warp: weight tiles by its first lanes, this block's half of the tokens by the next.
@@ -72,87 +84,12 @@ class Bf16Producer : ProducerBase<Bf16Operands> {
   int lane_;
 };
 
-/// A warpgroup's part of the work. Sums go from the registers to memory.
-template <class End>
-class Bf16Consumer : ConsumerBase<Bf16Operands> {
-  using Base = ConsumerBase<Bf16Operands>;
-
- public:
-  /// Of one warpgroup.
-  __device__ Bf16Consumer(const DeviceGemm& g, std::byte* stages, Shared<Bf16Operands>& s,
-                          const End& end)
-      : Base(g, stages, s), end_(end) {}
-
-  /// Multiplies what comes until there is no more.
-  __device__ void run() {
-    while (true) {
-      this->wait();
-      const Work w = this->s_.work[this->ring_.stage];
-      if (w.tokens == 0) return;
-      if (w.tiles == 2) {
-        multiply_from<2, 64>(w);
-      } else {
-        multiply_from<1, Bf16Operands::kMostTokensTwice + 16>(w);
-      }
-    }
-  }
-
- private:
-  /// The next wider multiplication: in steps of 16 where tiles usually are.
-  SWITCHYARD_HD static constexpr int next(int tokens) {
-    return tokens < 128 ? tokens + 32 : tokens + 16;
-  }
-
-  /// The smallest multiplication that takes the tile's tokens, from `tokens` on.
-  template <int tiles, int tokens>
-  __device__ __forceinline__ void multiply_from(const Work& w) {
-    constexpr int kMost = tiles == 2 ? Bf16Operands::kMostTokensTwice : Bf16Operands::kMostTokens;
-    if constexpr (next(tokens) <= kMost) {
-      if (w.tokens > tokens) return multiply_from<tiles, next(tokens)>(w);
-    }
-    multiply<tiles, tokens>(w);
-  }
-
-  /// Multiplies over all of K and hands the sums to the end.
-  template <int tiles, int tokens>
-  __device__ __forceinline__ void multiply(const Work& w) {
-    float acc[tiles][tokens / 2];
-#pragma unroll
-    for (int t = 0; t < tiles; ++t)
-#pragma unroll
-      for (int i = 0; i < tokens / 2; ++i) acc[t][i] = 0;
-    const int col_tiles = int(this->g_.layout.col_tiles());
-    int previous = -1;
-    for (int k = 0; k < col_tiles; ++k, this->ring_.advance()) {
-      this->wait();
-      const std::uint32_t at = this->stage_address();
-      const std::uint64_t a = operand(at + this->consumer() * tiles * int(kTileBytes));
-      const std::uint64_t b = operand(at + weight_bytes(tiles));
-      mma_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step)  // 16 columns are 32 bytes further: 2 units of 16
-#pragma unroll
-        for (int t = 0; t < tiles; ++t)
-          mma_bf16<tokens>(acc[t], a + t * (kTileBytes >> 4) + 2 * step, b + 2 * step);
-      mma_commit();
-      mma_wait<1>();
-      if (previous >= 0) this->release(previous);
-      previous = this->ring_.stage;
-    }
-    mma_wait<0>();
-    this->release(previous);
-#pragma unroll
-    for (int t = 0; t < tiles; ++t) {
-      const int row_tile = w.row_tile + this->consumer() * tiles + t;
-      if (row_tile < this->g_.layout.row_tiles())
-        end_.store(
-            acc[t],
-            Sums{.expert = w.expert, .row_tile = row_tile, .first = w.first, .tokens = w.tokens},
-            this->s_.scratch.boards[threadIdx.x / 32]);
-    }
-  }
-
-  const End& end_;
-};
+/// By each of the feeding warps.
+__device__ inline void Bf16Operands::feed(const DeviceGemm& g, std::byte* stages,
+                                          Shared<Bf16Operands>& s, int warp) {
+  if (warp != 0) return;
+  wait_for_previous_launch();
+  Bf16Producer(g, stages, s).run();
+}
 
 }  // namespace switchyard::ops::sm90::prefill

@@ -15,28 +15,55 @@ namespace switchyard::ops::sm90::prefill {
 
 template <class End>
 class E4m3Consumer;
-class E4m3Producer;
 
 /// E4M3 from shared memory, both sides; sums per 128 columns.
 struct E4m3Operands {
   static constexpr int kMostTokens = 128, kMostTokensTwice = kMostTokens;  ///< Of one tile.
-  static constexpr int kTokens = kMostTokens / kConsumers;                 ///< Of a warpgroup.
-  static constexpr int kRowTiles = 4;     ///< Of weights, of a block; each warpgroup has all.
-  static constexpr int kWarpTokens = 16;  ///< Of a warp.
+  static constexpr int kGrain = 64;  ///< In which tokens are cut: a warpgroup's.
+  static constexpr int kTokens = kMostTokens / kConsumers;  ///< Of a warpgroup.
+  static constexpr int kRowTiles = 4;        ///< Of weights, of a block; each warpgroup has all.
+  static constexpr int kWarpTokens = 16;     ///< Of a warp.
+  static constexpr int kStages = 4;          ///< Of the ring.
+  static constexpr int kFullArrivals = 1;    ///< At a stage's barrier.
+  static constexpr int kFeedRegisters = 40;  ///< Of a fetching thread.
+  /// What an end reads of memory. It is asked for before the multiplication and lies here behind
+  /// it: FC2's takes no longer than a few misses of the cache.
+  struct Asked {
+    alignas(16) float factors[kRowTiles * int(kTileRows)];
+    ActivationParams params;
+    float static_scale, expert_scale;
+  };
   /// What ends use, beside the rows' scales of each stage.
   struct Scratch {
     float row_scales[kStages][kMostTokens];
-    alignas(16) std::byte codes[kWarps][kWarpTokens * 128];  ///< A warp's part of FC2's input.
+    alignas(16) float2 weight_scales[kStages][kRowTiles][2];  ///< Of two column tiles.
+    alignas(16) std::byte codes[kWarps][kWarpTokens * 128];   ///< A warp's part of FC2's input.
+    /// A warpgroup's, of two tiles in turn: one warp may be at the end of a tile while the others
+    /// ask for the next one's.
+    Asked asked[kConsumers][2];
   };
-  /// What fetches them,
-  using Producer = E4m3Producer;
+  /// Beside the ring's, no barriers.
+  __device__ static void init(Scratch&) {}
+  /// What fetches them, by the first of the feeding warps,
+  __device__ static void feed(const DeviceGemm& g, std::byte* stages, Shared<E4m3Operands>& s,
+                              int warp);
   /// and what multiplies them.
   template <class End>
   using Consumer = E4m3Consumer<End>;
 };
 
+/// The fp32 scales of a row tile's column tiles: of the rows r with r % 16 < 8, and of the others.
+/// Those past the last one are its.
+__device__ inline const float2* weight_scales(const DeviceGemm& g, int expert, int row_tile) {
+  const std::int64_t row = min(row_tile, int(g.layout.row_tiles()) - 1);
+  const std::byte* all = g.weights + expert * g.expert_stride + g.layout.scales_at();
+  return reinterpret_cast<const float2*>(all) + row * g.layout.col_tiles();
+}
+/// Units: bytes; of the copy that brings one, and of a neighbour.
+inline constexpr std::uint32_t kScaleBytes = 16;
+
 /// The fetching warp. Each lane brings another part of a stage: a weight tile, this block's half of
-/// the tokens, or the rows' scales.
+/// the tokens, the rows' scales, or those of a weight tile.
 class E4m3Producer : ProducerBase<E4m3Operands> {
  public:
   /// Of one block.
@@ -50,7 +77,8 @@ class E4m3Producer : ProducerBase<E4m3Operands> {
   }
 
  private:
-  static constexpr int kTokenLane = E4m3Operands::kRowTiles, kScaleLane = kTokenLane + 1;
+  static constexpr int kTokenLane = E4m3Operands::kRowTiles, kRowScaleLane = kTokenLane + 1;
+  static constexpr int kScaleLane = kRowScaleLane + 1, kEnd = kScaleLane + E4m3Operands::kRowTiles;
 
   /// This lane's copy of each stage: from where, how far on that is in the next, and where to.
   struct Copy {
@@ -74,7 +102,11 @@ class E4m3Producer : ProducerBase<E4m3Operands> {
               std::uint32_t(half.count * kTileRowBytes),
               std::uint32_t(weight_bytes(w.tiles) + half.begin * kTileRowBytes)};
     }
-    if (lane_ != kScaleLane || !g_.block_scales) return {};
+    if (lane_ >= kScaleLane && lane_ < kEnd)
+      return {reinterpret_cast<const std::byte*>(
+                  weight_scales(g_, w.expert, w.row_tile + lane_ - kScaleLane)),
+              sizeof(float2), kScaleBytes, 0};
+    if (lane_ != kRowScaleLane || !g_.block_scales) return {};
     return {reinterpret_cast<const std::byte*>(g_.block_scales + w.first), g_.x.capacity * 4,
             std::uint32_t(padded(w) * 4), 0};
   }
@@ -82,7 +114,8 @@ class E4m3Producer : ProducerBase<E4m3Operands> {
   /// All that a stage gets, of all lanes and of the other block.
   __device__ std::uint32_t bytes_of(const Work& w) const {
     const int of_row = int(kTileRowBytes) + (g_.block_scales ? 4 : 0);
-    return weight_bytes(w.tiles) + padded(w) * std::uint32_t(of_row);
+    return weight_bytes(w.tiles) + padded(w) * std::uint32_t(of_row) +
+           E4m3Operands::kRowTiles * kScaleBytes;
   }
 
   __device__ void fetch(const Work& w) {
@@ -106,51 +139,25 @@ class E4m3Producer : ProducerBase<E4m3Operands> {
       copy_bulk(stage() + copy.at, copy.from, copy.bytes, full);
     } else if (lane_ == kTokenLane) {
       copy_bulk_to_pair(stage() + copy.at, copy.from, copy.bytes, full);
-    } else {
+    } else if (lane_ == kRowScaleLane) {
       copy_bulk(s_.scratch.row_scales[ring_.stage], copy.from, copy.bytes, full);
+    } else {  // from a multiple of 16 bytes on
+      const auto from = reinterpret_cast<std::uintptr_t>(copy.from) / kScaleBytes * kScaleBytes;
+      copy_bulk(s_.scratch.weight_scales[ring_.stage][lane_ - kScaleLane],
+                reinterpret_cast<const void*>(from), kScaleBytes, full);
     }
   }
 
   int lane_;
 };
 
-/// The weights' fp32 scales of a block's four row tiles: a lane holds those of one tile and of one
-/// column tile of eight.
-class BlockScales {
- public:
-  /// From row tile `row_tile` on; those past the last one read that.
-  __device__ BlockScales(const DeviceGemm& g, int expert, int row_tile)
-      : count_(int(g.layout.col_tiles())) {
-    const int lane = int(threadIdx.x % 32);
-    const std::byte* all = g.weights + expert * g.expert_stride + g.layout.scales_at();
-    const std::int64_t row = min(row_tile + lane / kAhead, int(g.layout.row_tiles()) - 1);
-    row_ = reinterpret_cast<const float2*>(all) + row * count_;
-    next_ = load(0);
-  }
-  /// Goes on to column tile `k`; every one in ascending order, by all lanes.
-  __device__ void advance(int k) {
-    if (k % kAhead != 0) return;
-    now_ = next_;
-    next_ = load(k + kAhead);  // a chunk ahead: nothing waits for it
-  }
-  /// Those of a row tile: of the rows r with r % 16 < 8, and of the others.
-  __device__ float2 of(int tile, int k) const {
-    const int lane = tile * kAhead + k % kAhead;
-    return make_float2(__shfl_sync(~0u, now_.x, lane), __shfl_sync(~0u, now_.y, lane));
-  }
-
- private:
-  static constexpr int kAhead = 32 / E4m3Operands::kRowTiles;
-
-  __device__ float2 load(int from) const {
-    const int k = from + int(threadIdx.x) % kAhead;
-    return k < count_ ? row_[k] : make_float2(0, 0);
-  }
-
-  const float2* row_;
-  int count_;
-  float2 now_{}, next_{};
-};
+/// By each of the feeding warps.
+__device__ inline void E4m3Operands::feed(const DeviceGemm& g, std::byte* stages,
+                                          Shared<E4m3Operands>& s, int warp) {
+  if (warp != 0) return;
+  wait_for_previous_launch();
+  E4m3Producer(g, stages, s).run();
+}
 
 /// Sums of a warpgroup's 64 tokens by a block's 256 weight rows. A lane has, of each of its two
 /// tokens, columns 2 (lane % 4) and + 1 of every eight: `v[half][group][token][column]`.
@@ -166,6 +173,7 @@ struct Place {
   int tiles;           ///< Of the block's four, that there are.
   std::int32_t first;  ///< Sorted row of the warp's first token.
   int tokens;          ///< Of the warp's 16, that there are; may be none.
+  const E4m3Operands::Asked& asked;
 
   __device__ static int lane() { return threadIdx.x % 32; }
   /// Of the lane's first token among the warp's; the other one is 8 further.
@@ -178,6 +186,30 @@ struct Place {
   }
   __device__ bool has(int token) const { return token < tokens; }
 };
+
+/// Asks for what scales the sums of a block's `tiles` row tiles, by a warpgroup.
+__device__ inline void ask_scales(E4m3Operands::Asked& to, const SumScales& s, std::int64_t stride,
+                                  const Work& w, int tiles) {
+  const int thread = threadIdx.x % 128;
+  const std::int64_t at = w.expert * stride;
+  const float* factors = reinterpret_cast<const float*>(s.factors + at) + w.row_tile * kTileRows;
+  for (int i = thread; i < tiles * int(kTileRows); i += 128)
+    copy_word(to.factors + i, factors + i, true);
+  if (thread == 0 && s.experts) copy_word(&to.expert_scale, s.experts + at, true);
+}
+
+/// The same and what an activation takes.
+__device__ inline void ask_activation(E4m3Operands::Asked& to, const ActivationEnd& end,
+                                      const Work& w, int tiles) {
+  constexpr int kWords = int(sizeof(ActivationParams) / sizeof(float));
+  const int thread = threadIdx.x % 128;
+  ask_scales(to, end.scales, end.stride, w, tiles);
+  if (thread < kWords)
+    copy_word(reinterpret_cast<float*>(&to.params) + thread,
+              reinterpret_cast<const float*>(end.params + w.expert) + thread, true);
+  if (thread == kWords && end.static_scale)
+    copy_word(&to.static_scale, end.static_scale + w.expert * end.stride, true);
+}
 
 /// acc += part times both scales, of 128 weight rows. Unpaired rows of weights share one.
 template <bool paired>
@@ -261,14 +293,24 @@ class E4m3Consumer : ConsumerBase<E4m3Operands> {
 
   /// Multiplies over all of K and hands the sums to the end.
   __device__ __forceinline__ void multiply(const Work& w) {
-    BlockScales scales(this->g_, w.expert, w.row_tile);
+    const int tiles = min(Operands::kRowTiles, int(this->g_.layout.row_tiles()) - w.row_tile);
+    Operands::Asked& asked = this->s_.scratch.asked[this->consumer()][turn_];
+    turn_ ^= 1;
+    if (tiles > 0) end_.ask(asked, w, tiles);
+    // Which of two a copy of scales was made for: the address of the first column tile's says it.
+    unsigned odd = 0;
+#pragma unroll
+    for (int t = 0; t < Operands::kRowTiles; ++t)
+      odd |= unsigned(reinterpret_cast<std::uintptr_t>(
+                          weight_scales(this->g_, w.expert, w.row_tile + t)) /
+                      sizeof(float2) % 2)
+             << t;
     TokenSums acc;
     float part[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) acc.v[0][i] = acc.v[1][i] = part[i] = 0;
     const int col_tiles = int(this->g_.layout.col_tiles());
     for (int k = 0; k < col_tiles; ++k, this->ring_.advance()) {
-      scales.advance(k);
       this->wait();
       const std::uint32_t at = this->stage_address();
       const std::uint64_t tokens = operand(at + weight_bytes(Operands::kRowTiles / kConsumers) +
@@ -279,24 +321,32 @@ class E4m3Consumer : ConsumerBase<E4m3Operands> {
       for (int half = 0; half < TokenSums::kHalves; ++half) {
         issue_e4m3<128>(part, tokens, weights + half * (2 * kTileBytes >> 4));
         if (half == 0) rows = row_scales();
-        const float2 of[2] = {scales.of(2 * half, k), scales.of(2 * half + 1, k)};
+        float2 of[2];
+#pragma unroll
+        for (int t = 0; t < 2; ++t)
+          of[t] =
+              this->s_.scratch
+                  .weight_scales[this->ring_.stage][2 * half + t][(odd >> (2 * half + t) ^ k) & 1];
         mma_wait<0>();
         if (half == 1) this->release(this->ring_.stage);
         join_half<End::kPaired>(part, of, rows, acc.v[half]);
       }
     }
-    const int tiles = min(Operands::kRowTiles, int(this->g_.layout.row_tiles()) - w.row_tile);
+    wait_for_copies();
+    sync_warpgroup(this->consumer());  // those of the other warps are there too
     const Place place{.expert = w.expert,
                       .row_tile = w.row_tile,
                       .tiles = tiles,
                       .first = w.first + warp_token(),
-                      .tokens = w.tokens - warp_token()};
+                      .tokens = w.tokens - warp_token(),
+                      .asked = asked};
     if (tiles > 0 && place.tokens > 0)
       end_.store(acc, place, this->s_.scratch.codes[threadIdx.x / 32]);
     __syncwarp();
   }
 
   const End& end_;
+  int turn_ = 0;
 };
 
 }  // namespace switchyard::ops::sm90::prefill

@@ -22,19 +22,17 @@ __device__ inline bool has_tile(const Place& place, int half, int group) {
 }
 
 /// Multiplies the sums by what belongs to their rows and tokens.
-__device__ __forceinline__ void scale_sums(TokenSums& acc, const SumScales& s, std::int64_t stride,
-                                           const Place& place) {
-  const std::int64_t at = place.expert * stride;
-  const float* factors = reinterpret_cast<const float*>(s.factors + at);
+__device__ __forceinline__ void scale_sums(TokenSums& acc, const SumScales& s, const Place& place) {
   float tokens[2] = {1, 1};
   for (int i = 0; i < 2; ++i) {
     const int token = Place::token() + 8 * i;
     if (s.tokens && place.has(token)) tokens[i] = s.tokens[place.first + token];
-    if (s.experts) tokens[i] *= *reinterpret_cast<const float*>(s.experts + at);
+    if (s.experts) tokens[i] *= place.asked.expert_scale;
   }
   for_groups([&](int half, int group) {
     if (!has_tile(place, half, group)) return;
-    const float2 f = *reinterpret_cast<const float2*>(factors + place.row(half, group));
+    const int row = place.row(half, group) - place.row_tile * int(kTileRows);
+    const float2 f = *reinterpret_cast<const float2*>(place.asked.factors + row);
     float* v = acc.v[half] + group * 4;
     v[0] = v[0] * f.x * tokens[0], v[1] = v[1] * f.y * tokens[0];
     v[2] = v[2] * f.x * tokens[1], v[3] = v[3] * f.y * tokens[1];
@@ -139,8 +137,8 @@ __device__ __forceinline__ void activate_any(TokenSums& acc, const ActivationPar
 template <bool gated>
 __device__ __forceinline__ void activate_sums(TokenSums& acc, const ActivationEnd& end,
                                               const Place& place) {
-  const ActivationParams p = end.params[place.expert];
-  scale_sums(acc, end.scales, end.stride, place);
+  const ActivationParams p = place.asked.params;
+  scale_sums(acc, end.scales, place);
   add_biases<gated>(acc, end, place);
   clear_missing(acc, place);
   if (gated && is_plain(p) && all_near(acc)) {
