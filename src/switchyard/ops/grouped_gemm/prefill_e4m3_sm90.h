@@ -193,8 +193,10 @@ __device__ inline void ask_scales(E4m3Operands::Asked& to, const SumScales& s, s
   const int thread = threadIdx.x % 128;
   const std::int64_t at = w.expert * stride;
   const float* factors = reinterpret_cast<const float*>(s.factors + at) + w.row_tile * kTileRows;
-  for (int i = thread; i < tiles * int(kTileRows); i += 128)
-    copy_word(to.factors + i, factors + i, true);
+#pragma unroll
+  for (int i = 0; i < E4m3Operands::kRowTiles * int(kTileRows); i += 128)
+    if (i + thread < tiles * int(kTileRows))
+      copy_word(to.factors + i + thread, factors + i + thread, true);
   if (thread == 0 && s.experts) copy_word(&to.expert_scale, s.experts + at, true);
 }
 

@@ -21,22 +21,33 @@ __device__ inline bool has_tile(const Place& place, int half, int group) {
   return half * 2 + group / 8 < place.tiles;
 }
 
-/// Multiplies the sums by what belongs to their rows and tokens.
-__device__ __forceinline__ void scale_sums(TokenSums& acc, const SumScales& s, const Place& place) {
-  float tokens[2] = {1, 1};
-  for (int i = 0; i < 2; ++i) {
-    const int token = Place::token() + 8 * i;
-    if (s.tokens && place.has(token)) tokens[i] = s.tokens[place.first + token];
-    if (s.experts) tokens[i] *= place.asked.expert_scale;
-  }
+/// Multiplies the sums by what belongs to their rows, and with `by_token` to their tokens.
+template <bool by_token>
+__device__ __forceinline__ void scale_by(TokenSums& acc, const float (&tokens)[2],
+                                         const Place& place) {
   for_groups([&](int half, int group) {
     if (!has_tile(place, half, group)) return;
     const int row = place.row(half, group) - place.row_tile * int(kTileRows);
     const float2 f = *reinterpret_cast<const float2*>(place.asked.factors + row);
     float* v = acc.v[half] + group * 4;
-    v[0] = v[0] * f.x * tokens[0], v[1] = v[1] * f.y * tokens[0];
-    v[2] = v[2] * f.x * tokens[1], v[3] = v[3] * f.y * tokens[1];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] *= i % 2 == 0 ? f.x : f.y;
+      if (by_token) v[i] *= tokens[i / 2];
+    }
   });
+}
+
+/// The same, where tokens have scales at all: a product by 1 changes nothing, and there are 128.
+__device__ __forceinline__ void scale_sums(TokenSums& acc, const SumScales& s, const Place& place) {
+  float tokens[2] = {1, 1};
+  if (!s.tokens && !s.experts) return scale_by<false>(acc, tokens, place);
+  for (int i = 0; i < 2; ++i) {
+    const int token = Place::token() + 8 * i;
+    if (s.tokens && place.has(token)) tokens[i] = s.tokens[place.first + token];
+    if (s.experts) tokens[i] *= place.asked.expert_scale;
+  }
+  scale_by<true>(acc, tokens, place);
 }
 
 /// The lane's first column of FC2's input in those groups; gate and up are two of them.
@@ -151,6 +162,7 @@ __device__ __forceinline__ void activate_sums(TokenSums& acc, const ActivationEn
   } else {
     activate_any<gated>(acc, p);
   }
+  if (inter_column<gated>(place, TokenSums::kHalves, 0) <= end.inter) return;
   for_groups([&](int half, int group) {
     const int col = inter_column<gated>(place, half, group);
     float* v = acc.v[half] + group * 4;
