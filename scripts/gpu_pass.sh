@@ -11,7 +11,7 @@
 set -u
 PARTS="units layers extremes processes fixtures memcheck racecheck"
 LIMIT=480
-SMALL='*TheTrace*:*AGraphReplays*:GemmPrefillCuda*:QuantizeCuda*:RouteCuda.ZeroExperts*:ExpertPackerCuda.PackersWork*:FewTokensCuda.EveryWayQ*'  # for the sanitizers
+SMALL='*TheTrace*:*AGraphReplays*:GemmPrefillCuda*:GemmDecodedPrefillCuda.Other*:GemmDecodedPrefillCuda.NoRows*:QuantizeCuda*:RouteCuda.ZeroExperts*:ExpertPackerCuda.PackersWork*:FewTokensCuda.EveryWayQ*'  # for the sanitizers
 
 fail() { echo "gpu_pass.sh: $1" >&2; exit "${2:-1}"; }
 
