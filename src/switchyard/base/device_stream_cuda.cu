@@ -71,7 +71,11 @@ void DeviceStream::wait() const {
 /// Members that are built before one fails are given back.
 struct DeviceGraph::Work {
   Work(const DeviceStream& on, const std::function<void()>& enqueue)
-      : stream(handle_of(on)), graph(record(on, enqueue)) {}
+      : stream(handle_of(on)), graph(record(on, enqueue)) {
+    // Else the first launch does it, and may wait there for kernels that wait for another rank's.
+    cuda_check(cudaGraphUpload(graph.get(), stream), "graph: upload");
+    on.wait();
+  }
 
   cudaStream_t stream;
   Executable graph;
