@@ -22,11 +22,18 @@ using testing::HasSubstr;
 
 constexpr AllReduceStrategy kBoth[] = {AllReduceStrategy::kOneShot, AllReduceStrategy::kTwoShot};
 
+/// Each test's waits end by deadlines of its own, the good call behind it included; one that takes
+/// longer than this has waited for something else.
 class DeviceAllReduceFaults : public test::NeedsGpu {
  protected:
   void TearDown() override {
-    if (!IsSkipped()) test::expect_good_call();
+    if (IsSkipped()) return;
+    test::expect_good_call();
+    EXPECT_LT(std::chrono::steady_clock::now() - start_, seconds(60)) << "a deadline was not kept";
   }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 /// One rank with a call of a spec on its GPU.

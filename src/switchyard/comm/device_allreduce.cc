@@ -205,8 +205,14 @@ void DeviceAllReduce::wait(Stream stream) {
   constexpr auto kBusy = std::chrono::milliseconds(20), kSlice = std::chrono::milliseconds(1);
   const auto start = std::chrono::steady_clock::now();
   if (group_.size() == 1) wait_for(stream);
+  // What the GPU itself refuses is a trouble like any other: the peers must not wait for it.
+  auto done = [&] {
+    bool is = true;
+    or_dead([&] { is = is_done(stream); });
+    return is;
+  };
   // The GPU's waits last as long as the deadline; a peer that gave up is known here earlier.
-  while (group_.size() > 1 && !is_done(stream)) {
+  while (group_.size() > 1 && !done()) {
     heed_abort();
     if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kSlice);
   }
