@@ -288,6 +288,45 @@ TEST_P(DeviceLayer, StridesAndUnfinalisedRows) {
   EXPECT_LE(test::rel(sum, call.values()), 5e-3);
 }
 
+// What finalize makes of rows, weights and shared rows is the output, but for the roundings of rows
+// and shared rows; without the shared rows it is not.
+TEST_P(DeviceLayer, UnfinalisedRowsBesideASharedExpert) {
+  LeafCase c = test::shared_case(leaf(), 96);
+  c.options.device = Device::kCuda;
+  const MoeLayer layer = build(c);
+  const std::int64_t hidden = c.problem.hidden, k = c.problem.top_k();
+  for (const std::int64_t tokens : {1, 33}) {
+    Call call(layer.impl(), tokens);
+    call.run();
+    const std::vector<double> want = call.values();
+    std::vector<std::uint16_t> rows(std::size_t(tokens * k * hidden), 0x7fc0);
+    std::vector<std::uint16_t> shared(std::size_t(tokens * hidden), 0x7fc0);
+    std::vector<float> weights(std::size_t(tokens * k), NAN);
+    std::vector<std::int32_t> index(weights.size(), -7);
+    Unfinalised u{rows.data(), weights.data(), index.data(), shared.data(), 0};
+    call.run([&](ForwardArgs& a) { a.out = nullptr, a.unfinalised = &u; });
+    std::vector<double> sum(want.size()), without;
+    for (std::size_t i = 0; i < index.size(); ++i)
+      for (std::size_t h = 0; h < std::size_t(hidden); ++h)
+        sum[i / std::size_t(k) * std::size_t(hidden) + h] +=
+            double(u.pending_factor) * double(weights[i]) *
+            double(bf16_to_float(rows[std::size_t(index[i]) * std::size_t(hidden) + h]));
+    without = sum;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double(bf16_to_float(shared[i]));
+    EXPECT_LE(test::rel(sum, want), 5e-3) << tokens;
+    EXPECT_GT(test::rel(without, want), 1e-2) << tokens;
+  }
+  Call call(layer.impl(), 1);
+  std::vector<std::uint16_t> rows(std::size_t(k * hidden));
+  std::vector<float> weights(static_cast<std::size_t>(k));
+  std::vector<std::int32_t> index(static_cast<std::size_t>(k));
+  Unfinalised bare{rows.data(), weights.data(), index.data(), nullptr, 0};
+  EXPECT_THAT(test::usage_error_of([&] {
+                call.run([&](ForwardArgs& a) { a.out = nullptr, a.unfinalised = &bare; });
+              }),
+              testing::HasSubstr("shared expert"));
+}
+
 TEST_P(DeviceLayer, AGraphReplaysWithTheTokensThatAreThereThen) {
   const MoeLayer layer = build(base());
   for (const int tokens : {1, 8, 40}) {  // few and many: FC1 ends in other ways

@@ -20,17 +20,11 @@
 namespace switchyard::layer {
 namespace {
 
-/// The parts of a forward's workspace; the last one belongs to whichever expert bank is running.
-struct DeviceParts {
-  std::span<float> logits;
-  std::span<std::int32_t> ids, shared_ids;
-  std::span<float> weights, shared_weights, shared_out;
-  std::span<std::byte> ffn;
-};
-
 std::size_t ffn_bytes(const leaves::Leaf& leaf, const ExpertBank& bank, std::int64_t tokens) {
   return leaf.ffn->workspace_bytes(bank.shape, bank.layout, tokens, {});
 }
+
+}  // namespace
 
 DeviceParts take_device_parts(Arena& arena, const Layer& layer, std::int64_t tokens) {
   const Problem& p = layer.problem();
@@ -49,6 +43,8 @@ DeviceParts take_device_parts(Arena& arena, const Layer& layer, std::int64_t tok
   parts.ffn = arena.take<std::byte>(ffn);
   return parts;
 }
+
+namespace {
 
 template <class T>
 std::shared_ptr<DeviceMemory> upload(const std::vector<T>& host) {
@@ -80,7 +76,9 @@ ops::FfnArgs ffn_args(const Layer& layer, const ExpertBank& bank, const ForwardA
   return f;
 }
 
-void run_device_shared(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
+}  // namespace
+
+void run_shared_on_device(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   const std::int64_t hidden = layer.problem().hidden;
   ops::shared_gate_cuda({.x = static_cast<const std::uint16_t*>(a.hidden),
                          .dtype = layer.options().dtype,
@@ -104,6 +102,8 @@ void run_device_shared(const Layer& layer, const ForwardArgs& a, const DevicePar
                a.trace != nullptr ? &a.trace->shared : nullptr},
               f);
 }
+
+namespace {
 
 ops::DeviceChoices choices_of(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   const Problem& p = layer.problem();
@@ -167,36 +167,31 @@ void choose(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts,
                          a.stream);
 }
 
-/// What finalize still multiplies.
+}  // namespace
+
 float pending_factor(const Layer& layer, const ForwardArgs& a) {
   return a.routing.factored_weights != nullptr ? 1 : layer.problem().routed_scaling_factor;
 }
 
-/// `route`: what the experts' call does first, or null.
-void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts,
-                const ops::RouteArgs* route) {
+void choose_on_device(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
+  choose(layer, a, parts, routing_of(layer, a, parts));
+}
+
+ops::FfnArgs routed_on_device(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   ops::FfnArgs f = ffn_args(layer, layer.routed(), a, parts);
   f.ids = parts.ids.data();
   f.weights = parts.weights.data();
-  f.route = route;
-  f.factor = pending_factor(layer, a);
   f.capture = a.capture;
-  if (a.unfinalised != nullptr) {
-    f.rows = a.unfinalised->rows;
-    f.rows_dtype = layer.options().dtype;
-  } else {
-    f.addend = layer.shared() != nullptr ? parts.shared_out.data() : nullptr;
-    f.out = a.out;
-    f.out_dtype = layer.options().dtype;
-    f.out_stride = a.out_stride;
-  }
+  return f;
+}
+
+void run_routed_on_device(const Layer& layer, const ForwardArgs& a, ops::FfnArgs& f) {
   run_experts({kExpertsCall, layer.options().leaf, &layer.routed().tactics, a.tape,
                a.trace != nullptr ? &a.trace->experts : nullptr},
               f);
 }
 
-/// What the caller asked to see, and the rest of an unfinalised output.
-void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
+void report_on_device(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) {
   ops::RoutingReport r{
       .ids = a.ids_out,
       .weights = a.weights_out,
@@ -208,6 +203,35 @@ void report(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts) 
     a.unfinalised->pending_factor = pending_factor(layer, a);
   }
   ops::report_routing_cuda(choices_of(layer, a, parts), r, a.stream);
+}
+
+namespace {
+
+/// The experts' rows and sums, and of an unfinalised output the shared expert's rounded rows too;
+/// `route`: what the experts' call does first, or null.
+void run_routed(const Layer& layer, const ForwardArgs& a, const DeviceParts& parts,
+                const ops::RouteArgs* route) {
+  const Dtype dtype = layer.options().dtype;
+  ops::FfnArgs f = routed_on_device(layer, a, parts);
+  f.route = route;
+  f.factor = pending_factor(layer, a);
+  const bool shared = layer.shared() != nullptr;
+  if (a.unfinalised != nullptr) {
+    f.rows = a.unfinalised->rows;
+    f.rows_dtype = dtype;
+    if (shared)
+      ops::round_rows_cuda({.rows = parts.shared_out.data(),
+                            .count = a.tokens * layer.problem().hidden,
+                            .dtype = dtype,
+                            .out = a.unfinalised->shared},
+                           a.stream);
+  } else {
+    f.addend = shared ? parts.shared_out.data() : nullptr;
+    f.out = a.out;
+    f.out_dtype = dtype;
+    f.out_stride = a.out_stride;
+  }
+  run_routed_on_device(layer, a, f);
 }
 
 /// A kernel that reads a host's array would end the whole context, so it is asked before.
@@ -225,7 +249,10 @@ void check_places(const Layer& layer, const ForwardArgs& a) {
       {"weights_out", a.weights_out},
       {"expert_counts", a.expert_counts},
       {"workspace", a.workspace.data()},
-      {"unfinalised rows", a.unfinalised != nullptr ? a.unfinalised->rows : nullptr}};
+      {"unfinalised rows", a.unfinalised != nullptr ? a.unfinalised->rows : nullptr},
+      {"unfinalised weights", a.unfinalised != nullptr ? a.unfinalised->weights : nullptr},
+      {"unfinalised index", a.unfinalised != nullptr ? a.unfinalised->index : nullptr},
+      {"unfinalised shared", a.unfinalised != nullptr ? a.unfinalised->shared : nullptr}};
   for (const auto& [name, p] : arrays)
     require(
         p == nullptr || device_can_read(p), "forward: ", name,
@@ -238,6 +265,14 @@ void check_places(const Layer& layer, const ForwardArgs& a) {
 void check_gpu(const Layer& layer, std::string_view call) {
   require(device_can_read(layer.routed().device_packed->data()), call,
           ": the layer's weights lie on another GPU than the current one; select that one");
+}
+
+void check_device_call(const Layer& layer, const ForwardArgs& a) {
+  require(a.stream.handle != nullptr,
+          "forward: a layer on cuda runs on its caller's stream, and this call has none; pass one");
+  require(a.capture == nullptr || (a.capture->gate == nullptr && a.capture->up == nullptr),
+          "forward: a stage capture of FC1's own output exists on the cpu only");
+  if (a.tokens > 0) check_places(layer, a);
 }
 
 bool on_cuda(const Layer& layer) { return layer.options().leaf->device == Device::kCuda; }
@@ -285,30 +320,23 @@ void device_rank_route(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
   if (a.tokens == 0) return;
   Arena arena(a.workspace);
-  const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
-  choose(layer, a, parts, routing_of(layer, a, parts));
+  choose_on_device(layer, a, take_device_parts(arena, layer, a.tokens));
 }
 
 void device_rank_forward(const Layer& layer, const ForwardArgs& a) {
   check_one_rank_forward(layer, a);
-  require(a.stream.handle != nullptr,
-          "forward: a layer on cuda runs on its caller's stream, and this call has none; pass one");
-  require(a.capture == nullptr || (a.capture->gate == nullptr && a.capture->up == nullptr),
-          "forward: a stage capture of FC1's own output exists on the cpu only");
-  require(layer.shared() == nullptr || a.unfinalised == nullptr,
-          "forward: an unfinalised output beside a shared expert is not built on cuda yet");
+  check_device_call(layer, a);
   write_trace(layer, a);
   if (a.tokens == 0) return;
-  check_places(layer, a);
   if (a.tape != nullptr) a.tape->start();
   Arena arena(a.workspace);
   const DeviceParts parts = take_device_parts(arena, layer, a.tokens);
   const std::optional<ops::RouteArgs> route = routing_of(layer, a, parts);
   const bool later = route && experts_route(layer);
   if (!later) choose(layer, a, parts, route);
-  if (layer.shared() != nullptr) run_device_shared(layer, a, parts);
+  if (layer.shared() != nullptr) run_shared_on_device(layer, a, parts);
   run_routed(layer, a, parts, later ? &*route : nullptr);
-  report(layer, a, parts);
+  report_on_device(layer, a, parts);
 }
 
 }  // namespace switchyard::layer

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "switchyard/base/arena.h"
 #include "switchyard/core/routing_launch.h"
 #include "switchyard/layer/layer.h"
 
@@ -16,6 +17,35 @@ bool on_cuda(const Layer& layer);
 
 /// Errors:  UsageError, naming `call`, unless the current GPU is the one that holds the layer.
 void check_gpu(const Layer& layer, std::string_view call);
+
+/// The parts of a forward's workspace; the last one belongs to whichever expert bank is running.
+struct DeviceParts {
+  std::span<float> logits;
+  std::span<std::int32_t> ids, shared_ids;
+  std::span<float> weights, shared_weights, shared_out;
+  std::span<std::byte> ffn;
+};
+
+// The steps that a scheduler of one rank and one of several have in common, each enqueued on
+// args.stream. A part of a layer has its own numbers of the experts: only choices are the layer's.
+
+/// Takes the parts of a forward of up to `tokens` tokens.
+DeviceParts take_device_parts(Arena& arena, const Layer& layer, std::int64_t tokens);
+/// Checks stream, capture and that the arrays lie on the current GPU. Errors: UsageError.
+void check_device_call(const Layer& layer, const ForwardArgs& args);
+/// The caller's choices or routing's, and the fused shared experts behind them.
+void choose_on_device(const Layer& layer, const ForwardArgs& args, const DeviceParts& parts);
+/// Runs the shared expert into parts.shared_out.
+void run_shared_on_device(const Layer& layer, const ForwardArgs& args, const DeviceParts& parts);
+/// A call of the routed experts on parts' choices, but for what it writes.
+ops::FfnArgs routed_on_device(const Layer& layer, const ForwardArgs& args,
+                              const DeviceParts& parts);
+/// Runs such a call, with its tactic.
+void run_routed_on_device(const Layer& layer, const ForwardArgs& args, ops::FfnArgs& call);
+/// What finalize still multiplies.
+float pending_factor(const Layer& layer, const ForwardArgs& args);
+/// What the caller asked to see of the choices, and the rest of an unfinalised output.
+void report_on_device(const Layer& layer, const ForwardArgs& args, const DeviceParts& parts);
 
 /// Copies what a forward on cuda reads beside the experts to the device.
 /// Errors: DeviceError when the device refuses, or when the build has no CUDA.
@@ -38,12 +68,12 @@ RoutingLaunchReport routing_launch(const Layer& layer, std::int64_t tokens);
 ///
 /// Errors:  as device_rank_forward(), and DeviceError for what the launched work failed with.
 void forward_from_host(const Layer& layer, const ForwardArgs& args);
-/// The routed experts alone, on copies of a call whose pointers are the host's: fills in what the
-/// bank, the device and its stream give, and waits. Of the call it reads tokens, x in the layer's
-/// dtype, ids, weights, rows and the capture of `inter`; rows of skipped choices stay as they were.
+/// A bank's experts alone, on copies of a call whose pointers are the host's: fills in what the
+/// bank, the device and its stream give, and waits. Of the call it reads tokens, x, ids, weights,
+/// out, which is fp32, rows and the capture of `inter`; rows of skipped choices stay as they were.
 ///
 /// Errors:  as forward_from_host().
-void experts_from_host(const Layer& layer, const ops::FfnArgs& args);
+void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const ops::FfnArgs& call);
 /// What the layer's router says of the tokens of a call whose pointers are the host's.
 ///
 /// Shapes:  logits [tokens, E+Z].

@@ -85,6 +85,7 @@ Rows device_rows(const Layer& layer, const Deal& d) {
   StageCapture capture{.inter = out.inter.data()};
   ops::FfnArgs f;
   f.tokens = d.tokens;
+  f.x_dtype = layer.options().dtype;
   f.x = x.data();
   f.x_stride = s.hidden;
   f.ids = d.ids.data();
@@ -92,7 +93,7 @@ Rows device_rows(const Layer& layer, const Deal& d) {
   f.rows_dtype = Dtype::kF32;
   f.rows = rows.data();
   f.capture = &capture;
-  experts_from_host(layer, f);
+  experts_from_host(*layer.options().leaf, layer.routed(), f);
   out.rows.assign(rows.begin(), rows.end());
   return out;
 }

@@ -63,12 +63,13 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
                                                      : std::int64_t(0));
   const Mirror rows(u.rows, choices * p.hidden * size);
   const Mirror row_weights(u.weights, choices * 4), row_index(u.index, choices * 4);
+  const Mirror shared_rows(u.shared, t * p.hidden * size);
   const std::vector<std::byte> poison(layer.workspace_bytes(t), std::byte(0xff));
   const Mirror workspace(poison.data(), std::int64_t(poison.size()));
 
   const DeviceStream stream;
   Unfinalised device{rows.as<void>(), row_weights.as<float>(), row_index.as<std::int32_t>(),
-                     nullptr, u.pending_factor};
+                     shared_rows.as<void>(), u.pending_factor};
   ForwardArgs a = host;
   a.hidden = hidden.as<void>();
   a.logits.data = logits.as<float>();
@@ -97,22 +98,19 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
   rows.fetch(u.rows);
   row_weights.fetch(u.weights);
   row_index.fetch(u.index);
+  shared_rows.fetch(u.shared);
   host.unfinalised->pending_factor = device.pending_factor;
 }
 
-void experts_from_host(const Layer& layer, const ops::FfnArgs& host) {
-  const ExpertBank& bank = layer.routed();
+void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const ops::FfnArgs& host) {
   const ops::FfnShape& s = bank.shape;
-  const std::int64_t choices = host.tokens * s.top_k;
-  const Dtype dtype = layer.options().dtype;
+  const std::int64_t t = host.tokens, choices = t * s.top_k;
   double* const inter_out = host.capture != nullptr ? host.capture->inter : nullptr;
-  const Mirror x(host.x,
-                 extent(host.tokens, s.hidden, host.x_stride, std::int64_t(size_of(dtype))));
+  const Mirror x(host.x, extent(t, s.hidden, host.x_stride, std::int64_t(size_of(host.x_dtype))));
   const Mirror ids(host.ids, choices * 4), weights(host.weights, choices * 4);
+  const Mirror out(host.out, t * s.hidden * 4), inter(inter_out, choices * s.inter * 8);
   const Mirror rows(host.rows, choices * s.hidden * std::int64_t(size_of(host.rows_dtype)));
-  const Mirror inter(inter_out, choices * s.inter * 8);
-  const leaves::Leaf& leaf = *layer.options().leaf;
-  const std::vector<std::byte> poison(leaf.ffn->workspace_bytes(s, bank.layout, host.tokens, {}),
+  const std::vector<std::byte> poison(leaf.ffn->workspace_bytes(s, bank.layout, t, {}),
                                       std::byte(0xff));
   const Mirror workspace(poison.data(), std::int64_t(poison.size()));
 
@@ -124,16 +122,19 @@ void experts_from_host(const Layer& layer, const ops::FfnArgs& host) {
   f.packed = static_cast<const std::byte*>(bank.device_packed->data());
   f.fc1_input_scale = bank.scales.fc1;
   f.activation = static_cast<const ActivationParams*>(bank.device_activation->data());
-  f.x_dtype = dtype;
   f.x = x.as<void>();
   f.ids = ids.as<std::int32_t>();
   f.weights = weights.as<float>();
+  f.out_dtype = Dtype::kF32;
+  f.out = out.as<void>();
+  f.out_stride = s.hidden;
   f.rows = rows.as<void>();
   f.capture = inter_out != nullptr ? &capture : nullptr;
   f.stream = stream.get();
   f.workspace = {workspace.as<std::byte>(), poison.size()};
   leaf.ffn->forward(f);
   stream.wait();
+  out.fetch(host.out);
   rows.fetch(host.rows);
   inter.fetch(inter_out);
 }

@@ -114,8 +114,9 @@ struct Probe {
     f.rows_dtype = Dtype::kF32;
     f.rows = rows.data();
     if (on_cuda(layer)) {
+      f.x_dtype = layer.options().dtype;
       f.x = typed.data();
-      return experts_from_host(layer, f);
+      return experts_from_host(*layer.options().leaf, bank, f);
     }
     f.shape = &s;
     f.layout = &bank.layout;

@@ -34,6 +34,9 @@ struct DeviceSort {
   std::int64_t num_arrivals = 0;
 };
 
+/// Enqueues what a sort without any expert leaves. Shapes: sorted_of [count], which become -1.
+void skip_rows_cuda(std::int32_t* sorted_of, std::int64_t count, Stream stream);
+
 /// Where quantised rows go.
 ///
 /// Shapes:  tiles: the values, columns up to whole tiles become 0; token_scales [capacity]: written
@@ -148,6 +151,51 @@ void finalize_cuda(const DeviceFinalize& args, Stream stream);
 /// Enqueues the unfinalised output instead: `out` [tokens * top_k, hidden] dense, each row rounded
 /// once; rows of skipped choices stay as they were.
 void write_rows_cuda(const DeviceFinalize& args, Stream stream);
+
+/// Rows of fp32 in a 16-bit dtype, each value rounded once.
+///
+/// Shapes:  rows [count] fp32, out [count] of dtype.
+struct DeviceRounding {
+  const float* rows = nullptr;
+  std::int64_t count = 0;
+  Dtype dtype = Dtype::kBf16;
+  void* out = nullptr;
+};
+/// Enqueues the rounding.
+void round_rows_cuda(const DeviceRounding& args, Stream stream);
+
+/// Rows that lie dense, to where they lie apart.
+///
+/// Shapes:  from [rows, cols] dense, to [rows] rows stride apart; of 16 bits an element. They do
+/// not
+///          overlap.
+struct DeviceCopy {
+  const std::uint16_t* from = nullptr;
+  std::uint16_t* to = nullptr;
+  std::int64_t rows = 0, cols = 0, stride = 0;
+};
+/// Enqueues the copy.
+void copy_rows_cuda(const DeviceCopy& args, Stream stream);
+
+/// Rows by choice as rows by expert, as the fused all-reduce's reduction (pattern 6) reads them.
+///
+/// Shapes:  rows [tokens * top_k, hidden] of 16-bit elements; ids, weights [tokens, top_k]: local
+///          experts, or any other number for what is not one; dense [experts, tokens, hidden],
+///          whose rows stay as they were where a token has not chosen the expert; scales [experts,
+///          tokens], 0 there. Of a token's choices of one expert the last counts.
+struct DeviceSpread {
+  const std::uint16_t* rows = nullptr;
+  const std::int32_t* ids = nullptr;
+  const float* weights = nullptr;
+  std::int64_t tokens = 0;
+  std::int64_t top_k = 0;
+  std::int64_t hidden = 0;
+  std::int64_t experts = 0;
+  std::uint16_t* dense = nullptr;
+  float* scales = nullptr;
+};
+/// Enqueues it.
+void spread_rows_cuda(const DeviceSpread& args, Stream stream);
 
 /// The shared expert's weight per token: sigmoid(x . gate), 1 where `gate` is null.
 ///

@@ -22,6 +22,10 @@ void quantize_rows_cuda(const DeviceQuantize&, Stream) { refuse(); }
 void capture_rows_cuda(const DeviceCapture&, Stream) { refuse(); }
 void finalize_cuda(const DeviceFinalize&, Stream) { refuse(); }
 void write_rows_cuda(const DeviceFinalize&, Stream) { refuse(); }
+void skip_rows_cuda(std::int32_t*, std::int64_t, Stream) { refuse(); }
+void round_rows_cuda(const DeviceRounding&, Stream) { refuse(); }
+void copy_rows_cuda(const DeviceCopy&, Stream) { refuse(); }
+void spread_rows_cuda(const DeviceSpread&, Stream) { refuse(); }
 void shared_gate_cuda(const DeviceSharedGate&, Stream) { refuse(); }
 
 }  // namespace switchyard::ops
