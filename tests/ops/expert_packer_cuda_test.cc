@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "switchyard/formats/slice.h"
 #include "switchyard/leaves/registry.h"
 #include "switchyard/ops/grouped_ffn/expert_packer.h"
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
@@ -140,6 +141,42 @@ TEST_F(ExpertPackerCuda, ManyPiecesGiveTheHostsBytes) {
     ExpertPacker packer(s, l);
     expect_same(s, packer, expert_of(s, 3));
     if (HasFatalFailure()) return;
+  }
+}
+
+// Columns [begin, begin + size) of an expert, as TP ranks hold them, where they have tiles.
+TEST_F(ExpertPackerCuda, ShardsGiveTheHostsBytes) {
+  for (const leaves::Leaf* leaf : tiled()) {
+    const FfnShape whole{.hidden = 400,
+                         .inter = 352,
+                         .experts = 1,
+                         .top_k = 1,
+                         .weights = leaf->weights,
+                         .quant = leaf->activation};
+    const checkpoint::ExpertWeights all = expert_of(whole, 3);
+    int packed = 0;
+    for (const auto& [begin, size] : {std::pair<std::int64_t, std::int64_t>{0, 128},
+                                      {128, 128},
+                                      {256, 96},
+                                      {160, 32},
+                                      {352, 0}}) {
+      FfnShape s = whole;
+      s.inter_begin = begin;
+      s.inter = size;
+      if (size > 0 && !(has_tiles(s.fc1_weights(), s.hidden, s.quant) &&
+                        has_tiles(s.fc2_weights(), s.inter, s.quant)))
+        continue;
+      SCOPED_TRACE(leaf->id.str() + " from " + std::to_string(begin));
+      checkpoint::ExpertWeights e;
+      e.gate = formats::slice_rows(*all.gate, begin, size);
+      e.up = formats::slice_rows(all.up, begin, size);
+      e.down = formats::slice_cols(all.down, begin, size);
+      ExpertPacker packer(s, tile_expert_layout(s));
+      expect_same(s, packer, e);
+      if (HasFatalFailure()) return;
+      ++packed;
+    }
+    EXPECT_GE(packed, 4);
   }
 }
 

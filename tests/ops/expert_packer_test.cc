@@ -102,6 +102,18 @@ TEST(ExpertPacker, ScratchIsBounded) {
   EXPECT_EQ(scratch.fc1_row_tiles, 1);
 }
 
+// What TP ranks hold: columns from a block's first on, or none, which cut no block.
+TEST(ExpertPacker, ShardsHaveScratch) {
+  for (const leaves::Leaf* leaf : tiled())
+    for (const auto& [begin, inter] : {std::pair<std::int64_t, std::int64_t>{128, 32}, {96, 0}}) {
+      FfnShape s = shape_of(*leaf, 128, inter);
+      s.inter_begin = begin;
+      const auto scratch = PackerScratch::of(s, tile_expert_layout(s));
+      EXPECT_GE(scratch.staging, 4 * sizeof(float)) << leaf->id.str() << " " << inter;
+      EXPECT_EQ(scratch.fc1_row_tiles, fc1_tiles(s).row_tiles());
+    }
+}
+
 // No more than its matrices need, in one piece each.
 TEST(ExpertPacker, ASmallLayerTakesLittle) {
   const FfnShape s = shape_of(*tiled().front(), 128, 96);

@@ -14,6 +14,7 @@
 #include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/formats/nvfp4.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 #include "switchyard/ops/grouped_gemm/pack_tiles.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 #include "tests/cases/moe_case.h"
@@ -283,6 +284,41 @@ TEST(TileCodes, PiecesOfAMatrixGiveTheWholesBytes) {
                       row_factor(source_row(s, row * 64 + r), c.code, marks[std::size_t(r)])),
                   std::bit_cast<std::uint32_t>(whole.factors[std::size_t(row * 64 + r)]));
     }
+  }
+}
+
+// Blocks of fp32 scales must begin where a shard does, unless the shard is within one; 4-bit codes
+// and bf16 may be cut at any multiple of 32.
+TEST(TileCodes, ShardsHaveTilesWhereNoBlockIsCut) {
+  const auto verdict = [](const formats::WeightLayout& l, ActivationQuant quant, std::int64_t inter,
+                          std::int64_t tp) {
+    return can_tile_shards({.layout = l, .quant = quant, .hidden = 512, .inter = inter, .tp = tp});
+  };
+  const formats::WeightLayout nvfp4{.element = Element::kE2m1,
+                                    .scale = ScaleType::kE4m3,
+                                    .block_rows = 1,
+                                    .block_cols = 16,
+                                    .global_scale = true};
+  const formats::WeightLayout channel{
+      .element = Element::kE4m3, .scale = ScaleType::kF32, .block_rows = 1, .block_cols = 0};
+  for (std::int64_t tp : {1, 2, 3, 4, 8}) {
+    EXPECT_TRUE(verdict({.element = Element::kBf16}, ActivationQuant::kNone, 96, tp).eligible());
+    EXPECT_TRUE(verdict(kMxfp4, ActivationQuant::kMxfp8, 768, tp).eligible()) << tp;
+    EXPECT_TRUE(verdict(nvfp4, ActivationQuant::kNvfp4, 96, tp).eligible()) << tp;
+    EXPECT_TRUE(verdict(channel, ActivationQuant::kFp8Token, 96, tp).eligible()) << tp;
+  }
+  const auto blocks = [&](std::int64_t inter, std::int64_t tp) {
+    return verdict(formats::kFp8BlockLayout, ActivationQuant::kFp8Block128, inter, tp);
+  };
+  for (const auto& [inter, tp] :
+       {std::pair{2048, 1}, {2048, 8}, {768, 2}, {768, 6}, {96, 2}, {160, 4}})
+    EXPECT_TRUE(blocks(inter, tp).eligible()) << inter << " over " << tp;
+  for (const auto& [inter, tp] : {std::pair{768, 4}, {96, 3}, {1408, 2}}) {
+    const Eligibility no = blocks(inter, tp);
+    ASSERT_FALSE(no.eligible()) << inter << " over " << tp;
+    EXPECT_EQ(no.reason(), Reject::kShapeUnaligned);
+    EXPECT_THAT(no.detail(), testing::HasSubstr(std::to_string(inter)));
+    EXPECT_THAT(no.detail(), testing::HasSubstr("128x128"));
   }
 }
 

@@ -2,6 +2,7 @@
 #include "switchyard/leaves/gate.h"
 
 #include "switchyard/core/gates.h"
+#include "switchyard/ops/grouped_ffn/tile_ffn.h"
 
 namespace switchyard::leaves {
 namespace {
@@ -47,6 +48,17 @@ Eligibility require_built_for(const Deployment& d) {
   return Eligibility::yes();
 }
 
+/// Every TP shard can be packed for the kernels.
+Eligibility require_shards(const FormatSpec& spec, const Problem& p, const Deployment& d) {
+  if (spec.cuda_ffn == nullptr) return Eligibility::yes();
+  const bool plain = p.activations == ActivationMode::kBf16;
+  return ops::can_tile_shards({.layout = spec.weights,
+                               .quant = plain ? formats::ActivationQuant::kNone : spec.activation,
+                               .hidden = p.hidden,
+                               .inter = p.inter,
+                               .tp = d.tp});
+}
+
 Eligibility require_kernels(const FormatSpec& spec, const Deployment& d) {
   if (spec.cuda_ffn != nullptr) return require_built_for(d);
   return Eligibility::no(Reject::kPathNotEnabled,
@@ -65,7 +77,8 @@ Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment
   return first_reject({require_quant(p, spec.format), require_device(d, Device::kCuda),
                        require_dep(d, "cuda"), require_arch(spec, d),
                        require_dtype(p, {Dtype::kBf16, Dtype::kFp16}), require_no_f32_mode(p),
-                       require_shapes(spec, p, d), require_no_latent(p), require_kernels(spec, d)});
+                       require_shapes(spec, p, d), require_no_latent(p), require_shards(spec, p, d),
+                       require_kernels(spec, d)});
 }
 
 }  // namespace switchyard::leaves

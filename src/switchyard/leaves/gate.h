@@ -22,7 +22,7 @@ struct FormatSpec {
 /// bias and activation mode is served.
 Eligibility cpu_gate(const FormatSpec& spec, const Problem& p, const Deployment& d);
 /// The CUDA chain, first rejection wins: format, device, dependency, architecture, dtype, f32 mode,
-/// shapes, slots, adapters, no latent width, kernels built.
+/// shapes, slots, adapters, no latent width, tiles for every TP shard, kernels built.
 Eligibility cuda_gate(const FormatSpec& spec, const Problem& p, const Deployment& d);
 
 /// The two leaves that `spec` describes; all of it is compile-time data.

@@ -89,6 +89,7 @@ void ExpertPacker::pack(const checkpoint::ExpertWeights& e, float fc2_input_scal
   const HomeGpu::Scope here(gpu_);
   // The parts leave gaps up to their boundaries, and biases may be absent.
   clear_on_device(packed, layout_.bytes, stream_.get());
+  if (shape_.inter == 0) return;  // an empty TP shard: nothing of it is read
   write_tail(e, fc2_input_scale, packed);
   const auto target = [&](const TileLayout& l, std::size_t codes, std::size_t factors,
                           std::int64_t row_tiles) {

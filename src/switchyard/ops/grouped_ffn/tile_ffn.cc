@@ -6,6 +6,8 @@
 
 #include "switchyard/base/arena.h"
 #include "switchyard/base/check.h"
+#include "switchyard/core/shard.h"
+#include "switchyard/formats/slice.h"
 #include "switchyard/formats/static_scale.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/grouped_ffn/expert_check.h"
@@ -23,9 +25,17 @@ constexpr std::int64_t kAlignment = Arena::kAlign;
 /// tier that counts.
 constexpr std::int64_t kCountedTokens = kCountingTile;
 
+/// How FC1's and FC2's matrices are stored. An empty TP shard cuts no block, wherever it begins.
+formats::WeightLayout fc1_stored(const FfnShape& s) {
+  return s.inter == 0 ? s.weights : s.fc1_weights();
+}
+formats::WeightLayout fc2_stored(const FfnShape& s) {
+  return s.inter == 0 ? s.weights : s.fc2_weights();
+}
+
 /// Columns of FC2 and of the intermediate, whole tiles.
 std::int64_t padded_inter(const FfnShape& s) {
-  const std::int64_t cols = tile_cols(tile_code(s.weights, s.inter, s.quant));
+  const std::int64_t cols = tile_cols(tile_code(fc2_stored(s), s.inter, s.quant));
   return (s.inter + cols - 1) / cols * cols;
 }
 
@@ -258,6 +268,12 @@ void run_fc2(const FfnArgs& a, const Buffers& b) {
       a.stream, tile_of(a, &TileTactic::fc2_tile));
 }
 
+/// An empty TP shard: as if every choice of an expert were skipped.
+void arrange_nothing(const FfnArgs& a, const Buffers& b) {
+  if (a.route != nullptr) route_cuda(*a.route, a.stream);
+  skip_rows_cuda(b.sorted_of.data(), std::int64_t(b.sorted_of.size()), a.stream);
+}
+
 /// What the judge asks for: FC2's input, decoded.
 void capture(const FfnArgs& a, const Buffers& b) {
   if (a.capture == nullptr || a.capture->inter == nullptr) return;
@@ -272,7 +288,7 @@ void capture(const FfnArgs& a, const Buffers& b) {
                     a.stream);
 }
 
-void finish(const FfnArgs& a, const Buffers& b) {
+void finish(const FfnArgs& a, const Buffers& b, bool sorted_early) {
   const FfnShape& s = *a.shape;
   DeviceFinalize f{.rows = b.rows.data(),
                    .rows_stride = b.rows_stride,
@@ -294,7 +310,7 @@ void finish(const FfnArgs& a, const Buffers& b) {
                    .out_dtype = a.out_dtype,
                    .out = a.out,
                    .out_stride = a.out_stride,
-                   .sorted_early = true};  // both GEMMs stand between
+                   .sorted_early = sorted_early};
   if (a.out != nullptr) finalize_cuda(f, a.stream);
   if (a.rows == nullptr) return;
   f.out = a.rows;
@@ -311,18 +327,33 @@ bool multiplies_codes(const FfnShape& s) {
 TileLayout fc1_tiles(const FfnShape& s) {
   return {.rows = padded_inter(s) * (s.gated ? 2 : 1),
           .cols = s.hidden,
-          .code = tile_code(s.weights, s.hidden, s.quant)};
+          .code = tile_code(fc1_stored(s), s.hidden, s.quant)};
 }
 
 TileLayout fc2_tiles(const FfnShape& s) {
-  return {.rows = s.hidden, .cols = s.inter, .code = tile_code(s.weights, s.inter, s.quant)};
+  return {.rows = s.hidden, .cols = s.inter, .code = tile_code(fc2_stored(s), s.inter, s.quant)};
+}
+
+Eligibility can_tile_shards(const ShardedWeights& w) {
+  for (std::int64_t rank = 0; rank < w.tp; ++rank) {
+    const Shard shard = tp_shard(w.inter, w.tp, rank);
+    if (shard.size == 0) break;  // has no weights, nor has any behind it
+    const bool fc1 = has_tiles(formats::layout_from_row(w.layout, shard.begin), w.hidden, w.quant);
+    const bool fc2 =
+        has_tiles(formats::layout_from_col(w.layout, shard.begin), shard.size, w.quant);
+    if (fc1 && fc2) continue;
+    return Eligibility::no(
+        Reject::kShapeUnaligned,
+        cat("inter = ", w.inter, " over tp = ", w.tp, " gives TP rank ", rank, " the columns from ",
+            shard.begin, " on, inside scale blocks of ", w.layout.block_rows, "x",
+            w.layout.block_cols, "; the tiles of the GPU's kernels begin where a block does"));
+  }
+  return Eligibility::yes();
 }
 
 ExpertLayout tile_expert_layout(const FfnShape& s) {
   require(s.quant != ActivationQuant::kF32,
           "cuda: f32 activations have no sm_90 kernels; use the cpu leaf");
-  require(s.inter_begin == 0, "cuda: a TP shard from row ", s.inter_begin,
-          " on has no tiles in this version; use the cpu leaf");
   const TileLayout fc1 = fc1_tiles(s), fc2 = fc2_tiles(s);
   ExpertLayout l;
   Offsets at;
@@ -346,6 +377,7 @@ void pack_expert_tiles(const FfnShape& s, const ExpertLayout& l, const checkpoin
   ensure(packed.size() == l.bytes, "pack_expert_tiles: ", packed.size(), " bytes for a layout of ",
          l.bytes);
   std::memset(packed.data(), 0, packed.size());
+  if (s.inter == 0) return;  // an empty TP shard: nothing of it is read
   const MatrixPlace fc1{fc1_tiles(s), l.up_codes, l.up_scales};
   if (s.gated) pack_matrix(*e.gate, fc1, RowPlace::kGate, packed);
   pack_matrix(e.up, fc1, s.gated ? RowPlace::kUp : RowPlace::kPlain, packed);
@@ -371,11 +403,15 @@ void grouped_ffn_cuda(const FfnArgs& a) {
   const FfnShape& s = *a.shape;
   Arena arena(a.workspace);
   const Buffers b = take_buffers(arena, s, a.tokens);
+  if (s.inter == 0) {
+    arrange_nothing(a, b);
+    return finish(a, b, /*sorted_early=*/false);
+  }
   arrange(a, b);
   run_fc1(a, b);
   capture(a, b);
   run_fc2(a, b);
-  finish(a, b);
+  finish(a, b, /*sorted_early=*/true);  // both GEMMs stand between
 }
 
 }  // namespace switchyard::ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "switchyard/core/eligibility.h"
 #include "switchyard/ops/grouped_ffn/grouped_ffn.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 
@@ -14,6 +15,16 @@ TileLayout fc2_tiles(const FfnShape& shape);
 
 /// Whether both GEMMs multiply E4M3 codes by E4M3 codes, and not values decoded to bf16.
 bool multiplies_codes(const FfnShape& shape);
+
+/// Experts whose columns TP ranks divide.
+struct ShardedWeights {
+  formats::WeightLayout layout;  // of the whole expert
+  formats::ActivationQuant quant = formats::ActivationQuant::kNone;
+  std::int64_t hidden = 0, inter = 0, tp = 1;
+};
+/// Whether every rank's shard has tiles. Blocks of fp32 scales must not be cut, but where one block
+/// is the whole shard; those of 4-bit codes never are. Pure.
+Eligibility can_tile_shards(const ShardedWeights& weights);
 
 /// Geometry of one tile-packed expert: FC1 at up_codes, FC2 at down_codes, the factors of their
 /// rows at up_scales and down_scales, biases unpadded.
@@ -34,7 +45,8 @@ std::size_t tile_workspace_bytes(const FfnShape& shape, const ExpertLayout& layo
 
 /// The CUDA twin, enqueued on args.stream; every pointer of the call is device memory, the shape
 /// and the layout apart. Allocates nothing, waits for nothing: it can be captured into a graph. An
-/// id outside the experts counts as -1.
+/// id outside the experts counts as -1, and every expert's does in an empty TP shard, whose rows
+/// are then not written.
 ///
 /// Errors:  UsageError for a broken argument; DeviceError when a launch fails or the build has no
 ///          CUDA.

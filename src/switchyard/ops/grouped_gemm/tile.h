@@ -72,8 +72,11 @@ SWITCHYARD_HD constexpr bool has_e4m3_codes(formats::ActivationQuant q) {
   return has_block_scales(q) || q == kFp8Token || q == kFp8Tensor;
 }
 
-/// The code in which matrices of `layout` with `cols` columns are packed for activations that are
-/// quantised by `inputs`.
+/// Whether a tile of this version holds matrices of `layout` with `cols` columns for activations
+/// that are quantised by `inputs`.
+bool has_tiles(const formats::WeightLayout& layout, std::int64_t cols,
+               formats::ActivationQuant inputs);
+/// The code in which they are packed.
 /// Errors:  UsageError when no tile of this version holds such weights.
 TileCode tile_code(const formats::WeightLayout& layout, std::int64_t cols,
                    formats::ActivationQuant inputs);

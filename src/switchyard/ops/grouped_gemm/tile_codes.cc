@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include "switchyard/base/check.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
 
@@ -24,10 +26,9 @@ bool suits_four_bits(const formats::WeightLayout& l) {
                                (l.scale == ScaleType::kE4m3 && (wide || narrow)));
 }
 
-}  // namespace
-
-TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols,
-                   formats::ActivationQuant inputs) {
+/// The code, or nothing where no tile holds such weights.
+std::optional<TileCode> code_of(const formats::WeightLayout& l, std::int64_t cols,
+                                formats::ActivationQuant inputs) {
   const bool whole_rows = l.block_cols == 0 || l.block_cols >= cols;
   const bool block_inputs = has_block_scales(inputs);
   if (l.element == Element::kBf16 && l.scale == ScaleType::kNone && !block_inputs)
@@ -38,10 +39,23 @@ TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols,
     return whole_rows ? TileCode::kE4m3 : TileCode::kE4m3Block;
   }
   if (l.element == Element::kE2m1 && suits_four_bits(l) && !block_inputs) return four_bit_code(l);
-  throw UsageError(cat(
-      "cuda: weights of ", to_string(l.element), " with ", to_string(l.scale), " scales per ",
-      l.block_rows, "x", l.block_cols, block_inputs ? " and activations with scales per 128" : "",
-      " have no tiles in this version; convert them to another format, or use the cpu leaf"));
+  return {};
+}
+
+}  // namespace
+
+bool has_tiles(const formats::WeightLayout& l, std::int64_t cols, formats::ActivationQuant inputs) {
+  return code_of(l, cols, inputs).has_value();
+}
+
+TileCode tile_code(const formats::WeightLayout& l, std::int64_t cols,
+                   formats::ActivationQuant inputs) {
+  if (const std::optional<TileCode> code = code_of(l, cols, inputs)) return *code;
+  throw UsageError(
+      cat("cuda: weights of ", to_string(l.element), " with ", to_string(l.scale), " scales per ",
+          l.block_rows, "x", l.block_cols,
+          has_block_scales(inputs) ? " and activations with scales per 128" : "",
+          " have no tiles in this version; convert them to another format, or use the cpu leaf"));
 }
 
 }  // namespace switchyard::ops

@@ -24,6 +24,7 @@ void router_gemm_cuda(const RouterGemmArgs& args, Stream) {
 void fill_choices_cuda(const DeviceChoices&, const std::int32_t*, const float*, Stream) {
   refuse();
 }
+void localise_cuda(const DeviceLocal&, Stream) { refuse(); }
 void report_routing_cuda(const DeviceChoices&, const RoutingReport&, Stream) { refuse(); }
 
 }  // namespace switchyard::ops

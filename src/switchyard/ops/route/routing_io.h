@@ -28,6 +28,23 @@ struct DeviceChoices {
 void fill_choices_cuda(const DeviceChoices& choices, const std::int32_t* given_ids,
                        const float* given_weights, Stream stream);
 
+/// A layer's choices by the numbers of the experts that one rank holds.
+///
+/// Shapes:  ids, weights, local_ids, local_weights [count]; table [size]: the rank's number of each
+///          id, or -1. An id outside the table counts as -1; where the local id is -1 the local
+///          weight is 0.
+struct DeviceLocal {
+  const std::int32_t* ids = nullptr;
+  const float* weights = nullptr;
+  std::int64_t count = 0;
+  const std::int32_t* table = nullptr;
+  std::int64_t size = 0;
+  std::int32_t* local_ids = nullptr;
+  float* local_weights = nullptr;
+};
+/// Enqueues the look-up.
+void localise_cuda(const DeviceLocal& args, Stream stream);
+
 /// What a caller asked to see of the routing; null fields are not written.
 ///
 /// Shapes:  ids, weights [tokens, top_k]; counts [experts + zero_experts], added to; row_weights,

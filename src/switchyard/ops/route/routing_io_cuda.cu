@@ -46,6 +46,17 @@ __global__ void __launch_bounds__(kThreads)
   if (r.row_index) r.row_index[i] = id < 0 ? -1 : std::int32_t(i);
 }
 
+__global__ void __launch_bounds__(kThreads) localise_kernel(const DeviceLocal a) {
+  sm90::wait_for_previous_launch();
+  sm90::allow_next_launch();
+  const std::int64_t i = global_thread();
+  if (i >= a.count) return;
+  const std::int32_t id = a.ids[i];
+  const std::int32_t local = id >= 0 && id < a.size ? a.table[id] : -1;
+  a.local_ids[i] = local;
+  a.local_weights[i] = local < 0 ? 0.0f : a.weights[i];
+}
+
 unsigned blocks_for(std::int64_t items) { return unsigned((items + kThreads - 1) / kThreads); }
 
 }  // namespace
@@ -56,6 +67,12 @@ void fill_choices_cuda(const DeviceChoices& c, const std::int32_t* given_ids,
   launch_overlapped("choices: launch", fill_kernel,
                     {.blocks = blocks_for(c.tokens * c.width), .threads = kThreads}, stream, c,
                     given_ids, given_weights);
+}
+
+void localise_cuda(const DeviceLocal& a, Stream stream) {
+  if (a.count == 0) return;
+  launch_overlapped("local choices: launch", localise_kernel,
+                    {.blocks = blocks_for(a.count), .threads = kThreads}, stream, a);
 }
 
 void report_routing_cuda(const DeviceChoices& c, const RoutingReport& r, Stream stream) {
