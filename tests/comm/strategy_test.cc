@@ -6,6 +6,7 @@
 
 #include "switchyard/base/check.h"
 #include "switchyard/comm/factory.h"
+#include "switchyard/comm/reduction.h"
 #include "switchyard/core/preset.h"
 #include "switchyard/resolve/switches.h"
 
@@ -152,13 +153,63 @@ TEST(Factory, WeightOnInputIsNotWeighedInTheCombine) {
   EXPECT_EQ(choose(p, dep(4), "expert_major").strategy, &expert_major());
 }
 
-TEST(Factory, GpuRanksAreDeclaredNotBuilt) {
+TEST(Factory, GpusExchangeNoTokens) {
   Deployment d = dep(2);
   d.device = Device::kCuda;
+  for (const Parallel p : {Parallel::kDep, Parallel::kDtp}) {
+    d.parallel = p;
+    const Choice c = choose(tiny(), d, "all_gather");
+    EXPECT_EQ(c.verdicts[0].eligibility.reason(), Reject::kPathNotEnabled);
+    EXPECT_THAT(c.verdicts[0].eligibility.detail(),
+                HasSubstr(cat("parallel is ", to_string(p), " on cuda")));
+    EXPECT_THAT(c.verdicts[0].eligibility.detail(), HasSubstr("ask for tep or ttp"));
+  }
+  d.parallel = Parallel::kDep;
   EXPECT_EQ(choose(tiny(), d, "one_sided").verdicts[0].eligibility.reason(),
             Reject::kPathNotEnabled);
   d.env.deps = {"nccl"};
   EXPECT_EQ(choose(tiny(), d, "nccl").verdicts[0].eligibility.reason(), Reject::kPathNotEnabled);
+}
+
+// The all-reduce between GPUs joins ranks that hold the same tokens, as many as there are GPUs.
+TEST(Factory, GpusReduceUnderAttentionTp) {
+  const auto verdict = [](Parallel parallel, std::int64_t ranks, int gpus, auto&& change) {
+    Deployment d = dep(ranks);
+    d.device = Device::kCuda;
+    d.parallel = parallel;
+    if (parallel == Parallel::kTtp) std::swap(d.ep, d.tp);
+    d.env.num_gpus = gpus;
+    Problem p = tiny();
+    change(p, d);
+    return can_reduce(p, d);
+  };
+  const auto as_it_is = [](Problem&, Deployment&) {};
+  for (const Parallel p : {Parallel::kTep, Parallel::kTtp})
+    for (const std::int64_t ranks : {2, 3, 8})
+      EXPECT_TRUE(verdict(p, ranks, 8, as_it_is).eligible());
+  const struct {
+    Eligibility got;
+    Reject reason;
+    const char* text;
+  } cases[] = {
+      {verdict(Parallel::kTep, 4, 2, as_it_is), Reject::kTopologyUnsupported,
+       "4 ranks take a GPU each, 2 are here"},
+      {verdict(Parallel::kTtp, 2, 1, as_it_is), Reject::kTopologyUnsupported, "1 is here"},
+      {verdict(Parallel::kTep, 9, 9, as_it_is), Reject::kTopologyUnsupported, "joins 1..8"},
+      {verdict(Parallel::kDtp, 2, 2, as_it_is), Reject::kPathNotEnabled, "parallel is dtp on cuda"},
+      {verdict(Parallel::kTep, 2, 2,
+               [](Problem& p, Deployment&) { p.combine = CombinePrecision::kFp8; }),
+       Reject::kPathNotEnabled, "the combine is fp8"},
+      {verdict(Parallel::kTep, 2, 2, [](Problem&, Deployment& d) { d.slots = 10; }),
+       Reject::kEplbUnsupported, "slots = 10 for 8 experts"},
+      {verdict(Parallel::kTep, 2, 2, [](Problem& p, Deployment&) { p.hidden = 50000; }),
+       Reject::kShapeUnaligned, "hidden = 50000"},
+  };
+  for (const auto& c : cases) {
+    ASSERT_FALSE(c.got.eligible()) << c.text;
+    EXPECT_EQ(c.got.reason(), c.reason) << c.text;
+    EXPECT_THAT(c.got.detail(), HasSubstr(c.text));
+  }
 }
 
 TEST(Factory, EveryNameIsAValueOfTheSwitch) {

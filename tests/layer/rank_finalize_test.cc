@@ -4,15 +4,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "switchyard/api/judge.h"
 #include "switchyard/api/layer_builder.h"
-#include "switchyard/base/random.h"
 #include "switchyard/core/shard.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/rank_layer.h"
+#include "tests/cases/finalize_case.h"
 #include "tests/cases/leaf_case.h"
 #include "tests/cases/share_case.h"
 #include "tests/comm/thread_ranks.h"
@@ -24,6 +23,7 @@ namespace {
 
 using comm::Group;
 using layer::RankLayer;
+using test::Behind;
 using test::Call;
 using test::EveryLeaf;
 using test::LeafCase;
@@ -33,103 +33,6 @@ constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 5;
 using Bytes = std::vector<std::byte>;
 using Parts = std::vector<std::unique_ptr<layer::Layer>>;
-
-float rounded(Dtype t, float x) {
-  std::byte bits[4];
-  store_element(t, bits, 0, x);
-  return load_element(t, bits, 0);
-}
-
-/// What the layer ends in: a residual and a gamma, the same on all ranks.
-struct Behind {
-  Bytes residual, gamma, residual_out, norm_out;
-
-  Behind(Dtype t, std::int64_t hidden) {
-    residual.resize(std::size_t(kTokens * hidden) * size_of(t));
-    gamma.resize(std::size_t(hidden) * size_of(t));
-    residual_out.assign(residual.size(), std::byte(0xff));
-    norm_out = residual_out;
-    const Random random(3, 9);
-    for (std::int64_t i = 0; i < kTokens * hidden; ++i)
-      store_element(t, residual.data(), i, random.normal(std::uint64_t(i)));
-    for (std::int64_t i = 0; i < hidden; ++i)
-      store_element(t, gamma.data(), i, 0.5F + random.uniform(std::uint64_t(i)));
-  }
-  BehindLayer args() {
-    return {.residual_in = residual.data(),
-            .rms_gamma = gamma.data(),
-            .rms_eps = 1e-5F,
-            .weight_bias = 1,
-            .residual_out = residual_out.data(),
-            .norm_out = norm_out.data()};
-  }
-};
-
-/// What a rank finishes: its part of the layer, what that made of the tokens, and whether it is the
-/// one that adds the zero experts.
-struct RankShare {
-  const layer::Layer& part;
-  const test::Share& share;
-  bool adds_zeros = false;
-};
-
-/// One rank's contribution to element `h` of token `t`, in fp32: rows and shared shard are rounded
-/// once, and summed in choice order, or under `reduce` in the order of the rank's experts. A weight
-/// on the input is in the row; a zero expert's row is the token, which it then weighs all the same.
-float contribution(const RankShare& rank, Ending ending, const Call& call, std::int64_t t,
-                   std::int64_t h) {
-  const layer::Layer& part = rank.part;
-  const test::Share& s = rank.share;
-  const Dtype dtype = part.options().dtype;
-  const std::int64_t k = part.problem().top_k(), hidden = part.problem().hidden;
-  const bool on_input = part.problem().routing.placement == WeightPlacement::kInput;
-  const auto is_zero = [&](std::int64_t i) {
-    return s.chosen[std::size_t(i)] >= part.problem().num_experts();
-  };
-  std::vector<std::int64_t> order;
-  for (std::int64_t i = t * k; i < (t + 1) * k; ++i)
-    if (s.ids[std::size_t(i)] >= 0 || (rank.adds_zeros && is_zero(i))) order.push_back(i);
-  if (ending == Ending::kReduce)
-    std::ranges::sort(order, {}, [&](std::int64_t i) { return s.ids[std::size_t(i)]; });
-  float acc = 0;
-  for (std::int64_t i : order) {
-    const float row = is_zero(i) ? call.exact[std::size_t(t * hidden + h)]
-                                 : rounded(dtype, s.rows[std::size_t(i * hidden + h)]);
-    acc = acc + (on_input && !is_zero(i) ? 1.0F : s.weights[std::size_t(i)]) * row;
-  }
-  acc *= part.problem().routed_scaling_factor;
-  if (!s.shared.empty()) acc = acc + rounded(dtype, s.shared[std::size_t(t * hidden + h)]);
-  return acc;
-}
-
-/// Plain loops over the ranks' shares; `left_out` is forgotten: a control.
-void expect_contract_of(const Parts& parts, const std::vector<test::Share>& shares, Ending ending,
-                        const Call& call, Behind& b, int left_out) {
-  const Dtype t = parts[0]->options().dtype;
-  const std::int64_t hidden = parts[0]->problem().hidden;
-  for (std::int64_t m = 0; m < kTokens; ++m) {
-    std::vector<float> p;
-    float lanes[256] = {};
-    for (std::int64_t h = 0; h < hidden; ++h) {
-      float sum = 0;
-      for (int r = 0; r < int(parts.size()); ++r)
-        if (r != left_out)
-          sum = sum +
-                rounded(t, contribution({*parts[std::size_t(r)], shares[std::size_t(r)], r == 0},
-                                        ending, call, m, h));
-      p.push_back(rounded(t, sum + load_element(t, b.residual.data(), m * hidden + h)));
-      lanes[h % 256] = lanes[h % 256] + p.back() * p.back();
-    }
-    for (int half = 128; half > 0; half /= 2)
-      for (int j = 0; j < half; ++j) lanes[j] = lanes[j] + lanes[j + half];
-    const float rstd = 1.0F / std::sqrt(lanes[0] / float(hidden) + 1e-5F);
-    for (std::int64_t h = 0; h < hidden; ++h) {
-      const float norm = (p[std::size_t(h)] * rstd) * (1 + load_element(t, b.gamma.data(), h));
-      store_element(t, b.residual_out.data(), m * hidden + h, p[std::size_t(h)]);
-      store_element(t, b.norm_out.data(), m * hidden + h, norm);
-    }
-  }
-}
 
 struct Mode {
   Parallel parallel;
@@ -162,9 +65,10 @@ class Finalize : public EveryLeaf {
       std::vector<test::Share> shares;
       for (const auto& part : parts) shares.push_back(test::share_of(*part, call));
       const Dtype t = o.layer.dtype;
-      Behind want(t, c.problem.hidden), got(t, c.problem.hidden), control(t, c.problem.hidden);
-      expect_contract_of(parts, shares, ending, call, want, -1);
-      expect_contract_of(parts, shares, ending, call, control, 1);
+      const std::int64_t hidden = c.problem.hidden;
+      Behind want(t, kTokens, hidden), got(t, kTokens, hidden), control(t, kTokens, hidden);
+      test::EndOf{parts, shares, ending, call}.write(want);
+      test::EndOf{parts, shares, ending, call, 1}.write(control);
       for (int i = 0; i < 2; ++i) {
         ForwardArgs args = call.args();
         args.workspace = workspace.bytes();
@@ -338,7 +242,7 @@ std::string refusal(const LeafCase& c, Parallel parallel, Ending ending,
         Call call(whole.impl(), kTokens, 30);
         ForwardArgs args = call.args();
         args.workspace = workspace.bytes();
-        Behind behind(o.layer.dtype, whole.impl().problem().hidden);
+        Behind behind(o.layer.dtype, kTokens, whole.impl().problem().hidden);
         rank.forward(args, behind.args());
       })[0]);
 }

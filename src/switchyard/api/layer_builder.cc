@@ -92,9 +92,11 @@ resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOp
                             api::Join& join) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer, .comm = o.comm};
   resolve::Report report = resolve::resolve(p, d, request);
-  join = api::judge_join(p, d, o.comm);
-  report.strategies = api::all_verdicts(p, d, join);
-  const Eligibility built = api::can_build(p, d, join);
+  Deployment placed = d;  // a preference may have chosen another device than the default
+  if (!report.winner.empty()) placed.device = leaves::find_leaf_by_id(report.winner)->device;
+  join = api::judge_join(p, placed, o.comm);
+  report.strategies = api::all_verdicts(p, placed, join);
+  const Eligibility built = api::can_build(p, placed, join);
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
                       resolve::to_json(report), built.reason());

@@ -80,7 +80,8 @@ class Explainer {
   explicit Explainer(const ExplainOptions& options) : options_(options) {
     deployment_ = options.deployment;
     deployment_.env = resolve::environment();
-    if (options.sm) deployment_.env = resolve::with_gpu(deployment_.env, *options.sm);
+    if (options.sm)
+      deployment_.env = resolve::with_gpu(deployment_.env, *options.sm, int(deployment_.ranks()));
     request_.leaf = options.leaf;
     request_.prefer = options.prefer;
     request_.comm = options.comm;
@@ -130,13 +131,15 @@ class Explainer {
     Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
     Problem spread = out.report.problem;
     spread.combine = resolve::asked_combine(spread, deployment_);
-    const api::Join join = api::judge_join(spread, deployment_, options_.comm);
-    out.report.strategies = api::all_verdicts(spread, deployment_, join);
+    Deployment placed = deployment_;  // a preference may have chosen another device
+    if (out.served()) placed.device = leaves::find_leaf_by_id(out.report.winner)->device;
+    const api::Join join = api::judge_join(spread, placed, options_.comm);
+    out.report.strategies = api::all_verdicts(spread, placed, join);
     for (std::string& line :
          api::overruled(deployment_.env, options_.comm, options_.sketch.combine))
       out.report.warnings.push_back(std::move(line));
     out.mega = join.strategy == &comm::fused();
-    const Eligibility built = api::can_build(spread, deployment_, join);
+    const Eligibility built = api::can_build(spread, placed, join);
     if (!built.eligible()) withdraw_winner(out.report, built.reason(), built.detail());
     return out;
   }

@@ -128,7 +128,10 @@ leaves::Found ask_shared_leaf(const Problem& problem, std::string_view format,
   p.inter = problem.shared_inter;
   p.latent = 0;  // it reads the hidden states
   p.routing.zero_experts = 0;
-  found.verdict = found.leaf->can_implement(p, d);
+  Deployment cut = d;  // where ranks reduce, each has columns of it
+  if (d.parallel != Parallel::kDep && problem.latent == 0) cut.tp = d.ranks(), cut.ep = 1;
+  cut.slots = 0;
+  found.verdict = found.leaf->can_implement(p, cut);
   return found;
 }
 

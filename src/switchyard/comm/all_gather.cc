@@ -14,7 +14,6 @@ Eligibility can_implement(const Problem& p, const Deployment& d) {
   return first_reject({
       require_dispatch(d, true),
       require_ranks(d),
-      require_cpu_ranks(d),
       require_slots(p, d),
       require_wire(p),
   });

@@ -28,7 +28,6 @@ Eligibility can_push(const Problem& p, const Deployment& d) {
       require_dispatch(d, false),
       require_no_tp(d),
       require_ranks(d),
-      require_cpu_ranks(d),
       require_slots(p, d),
       require_wire(p),
   });

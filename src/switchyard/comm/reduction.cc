@@ -9,6 +9,7 @@
 #include "switchyard/comm/layout.h"
 #include "switchyard/comm/strategy.h"
 #include "switchyard/core/gates.h"
+#include "switchyard/ops/allreduce_norm/allreduce_norm.h"
 
 namespace switchyard::comm {
 namespace {
@@ -16,6 +17,13 @@ namespace {
 constexpr const char* kCreation = "creation of the reduction";
 constexpr std::int64_t kLine = ExchangeLayout::kLineBytes, kGuard = ExchangeLayout::kGuardBytes;
 constexpr std::byte kGuardByte{0xb7};
+
+Eligibility require_gpus(const Deployment& d) {
+  if (d.env.num_gpus >= d.ranks()) return Eligibility::yes();
+  return Eligibility::no(Reject::kTopologyUnsupported,
+                         cat(d.ranks(), " ranks take a GPU each, ", d.env.num_gpus,
+                             d.env.num_gpus == 1 ? " is here" : " are here"));
+}
 
 void in_range(std::string_view name, std::int64_t value, std::int64_t least, std::int64_t most) {
   require(value >= least && value <= most, "reduction: ", name, " = ", value, " is outside ", least,
@@ -35,8 +43,28 @@ void ReductionShape::check() const {
 }
 
 Eligibility can_reduce(const Problem& p, const Deployment& d) {
-  return first_reject(
-      {require_ranks(d), require_cpu_ranks(d), require_slots(p, d), require_wire(p)});
+  if (d.device == Device::kCuda)
+    return first_reject({can_reduce_between_gpus(p, d), require_gpus(d), require_slots(p, d)});
+  return first_reject({require_ranks(d), require_slots(p, d), require_wire(p)});
+}
+
+Eligibility can_reduce_between_gpus(const Problem& p, const Deployment& d) {
+  if (d.parallel != Parallel::kTep && d.parallel != Parallel::kTtp) return require_cpu_ranks(d);
+  if (p.combine != CombinePrecision::kBf16)
+    return Eligibility::no(
+        Reject::kPathNotEnabled,
+        cat("the combine is ", to_string(p.combine),
+            ", and the all-reduce between GPUs sends the activation dtype; leave "
+            "the combine's precision out"));
+  if (d.num_slots(p.num_experts()) != p.num_experts())
+    return Eligibility::no(Reject::kEplbUnsupported,
+                           cat("slots = ", d.slots, " for ", p.num_experts(),
+                               " experts; ranks on GPUs hold each expert once"));
+  return ops::supports({.pattern = ops::AllReduceFusionPattern::kAllReduce,
+                        .dtype = p.dtype,
+                        .ranks = d.ranks(),
+                        .hidden = p.hidden,
+                        .device = Device::kCuda});
 }
 
 // A guard stands in front of every region and behind the last one.

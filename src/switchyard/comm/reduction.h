@@ -32,8 +32,12 @@ struct ReductionShape {
   void check() const;
 };
 
-/// Whether the ranks of `deployment` can reduce the shares of such a layer. Pure.
+/// Whether the ranks of `deployment` can reduce the shares of such a layer: in memory that they
+/// share, or on cuda by an all-reduce between GPUs, one for each rank. Pure.
 Eligibility can_reduce(const Problem& problem, const Deployment& deployment);
+/// The same of ranks on GPUs, however many GPUs there are: tep and ttp, a wire of the activation
+/// dtype, each expert in one slot. Pure.
+Eligibility can_reduce_between_gpus(const Problem& problem, const Deployment& deployment);
 
 /// One rank's call.
 ///

@@ -16,6 +16,7 @@ Eligibility no(Reject reason, const Args&... parts) {
 Eligibility require_dispatch(const Deployment& d, bool serves_dtp) {
   if (d.ranks() == 1)
     return no(Reject::kTopologyUnsupported, "ranks = 1, an exchange joins two or more");
+  if (d.attention_dp() && d.device == Device::kCuda) return require_cpu_ranks(d);
   if (d.parallel == Parallel::kDep || (serves_dtp && d.parallel == Parallel::kDtp))
     return Eligibility::yes();
   return no(Reject::kTopologyUnsupported, "parallel is ", to_string(d.parallel), ", which ",
@@ -38,7 +39,10 @@ Eligibility require_ranks(const Deployment& d) {
 
 Eligibility require_cpu_ranks(const Deployment& d) {
   if (d.device == Device::kCpu) return Eligibility::yes();
-  return no(Reject::kPathNotEnabled, "the exchange between GPUs is not built in this version");
+  return no(
+      Reject::kPathNotEnabled, "parallel is ", to_string(d.parallel),
+      " on cuda, and the exchange of tokens between GPUs is not built in this version; ask for "
+      "tep or ttp, whose ranks all-reduce, or for device cpu");
 }
 
 Eligibility require_wire(const Problem& p) {

@@ -41,13 +41,14 @@ const Strategy& fused();
 
 // Building blocks of their gates.
 
-/// Attention is data-parallel over more than one rank: `dep`, or `dtp` where `serves_dtp`.
+/// Attention is data-parallel over more than one rank, on the CPU: `dep`, or `dtp` where
+/// `serves_dtp`.
 Eligibility require_dispatch(const Deployment& d, bool serves_dtp);
 /// Experts are not cut: tp is 1.
 Eligibility require_no_tp(const Deployment& d);
 /// At most kMaxGroupRanks ranks, whose memory one host maps.
 Eligibility require_ranks(const Deployment& d);
-/// Ranks are on the CPU.
+/// Ranks are on the CPU, which alone exchanges tokens.
 Eligibility require_cpu_ranks(const Deployment& d);
 /// The combine's wire form can hold a row: an even width for nvfp4.
 Eligibility require_wire(const Problem& p);

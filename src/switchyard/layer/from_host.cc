@@ -5,6 +5,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_stream.h"
 #include "switchyard/layer/device_rank.h"
+#include "switchyard/layer/rank_judge.h"
 
 namespace switchyard::layer {
 namespace {
@@ -34,6 +35,100 @@ std::int64_t extent(std::int64_t rows, std::int64_t cols, std::int64_t stride, s
   return rows == 0 ? 0 : ((rows - 1) * stride + cols) * size;
 }
 
+/// A call whose pointers are the host's, on the device.
+class CallMirror {
+ public:
+  CallMirror(const Layer& layer, const ForwardArgs& host, std::size_t workspace_bytes);
+  /// The same call there, on `stream`.
+  ForwardArgs args(Stream stream);
+  /// Brings back what it wrote.
+  void fetch() const;
+
+ private:
+  const ForwardArgs& host_;
+  const Unfinalised none_{};
+  const Unfinalised& u_;
+  const StageCapture wanted_;
+  std::int64_t tokens_, choices_, size_;
+  Mirror hidden_, logits_, token_ids_, ids_, weights_, factored_, out_, ids_out_, weights_out_;
+  Mirror counts_, inter_, shared_inter_, rows_, row_weights_, row_index_, shared_rows_;
+  std::vector<std::byte> poison_;
+  Mirror workspace_;
+  Unfinalised device_u_;
+  StageCapture capture_;
+};
+
+std::int64_t all_experts(const Problem& p) { return p.num_experts() + p.routing.zero_experts; }
+
+std::int64_t shared_width(const Layer& layer) {
+  return layer.shared() != nullptr ? layer.shared()->shape.inter : 0;
+}
+
+CallMirror::CallMirror(const Layer& layer, const ForwardArgs& host, std::size_t workspace_bytes)
+    : host_(host),
+      u_(host.unfinalised != nullptr ? *host.unfinalised : none_),
+      wanted_(host.capture != nullptr ? *host.capture : StageCapture{}),
+      tokens_(host.tokens),
+      choices_(tokens_ * layer.problem().top_k()),
+      size_(std::int64_t(size_of(layer.options().dtype))),
+      hidden_(host.hidden, extent(tokens_, layer.problem().hidden, host.hidden_stride, size_)),
+      logits_(host.logits.data,
+              extent(tokens_, all_experts(layer.problem()), host.logits.stride, 4)),
+      token_ids_(host.token_ids, tokens_ * 8),
+      ids_(host.routing.ids, choices_ * 4),
+      weights_(host.routing.weights, choices_ * 4),
+      factored_(host.routing.factored_weights, choices_ * 4),
+      out_(host.out, extent(tokens_, layer.problem().hidden, host.out_stride, size_)),
+      ids_out_(host.ids_out, choices_ * 4),
+      weights_out_(host.weights_out, choices_ * 4),
+      counts_(host.expert_counts, all_experts(layer.problem()) * 8),
+      inter_(wanted_.inter, tokens_ * layer.routed().shape.top_k * layer.routed().shape.inter * 8),
+      shared_inter_(wanted_.shared_inter, tokens_ * shared_width(layer) * 8),
+      rows_(u_.rows, choices_ * layer.problem().hidden * size_),
+      row_weights_(u_.weights, choices_ * 4),
+      row_index_(u_.index, choices_ * 4),
+      shared_rows_(u_.shared, tokens_ * layer.problem().hidden * size_),
+      poison_(workspace_bytes, std::byte(0xff)),
+      workspace_(poison_.data(), std::int64_t(poison_.size())),
+      device_u_{rows_.as<void>(), row_weights_.as<float>(), row_index_.as<std::int32_t>(),
+                shared_rows_.as<void>(), u_.pending_factor},
+      capture_(wanted_) {
+  capture_.inter = inter_.as<double>();
+  capture_.shared_inter = shared_inter_.as<double>();
+}
+
+ForwardArgs CallMirror::args(Stream stream) {
+  ForwardArgs a = host_;
+  a.hidden = hidden_.as<void>();
+  a.logits.data = logits_.as<float>();
+  a.token_ids = token_ids_.as<std::int64_t>();
+  a.routing = {ids_.as<std::int32_t>(), weights_.as<float>(), factored_.as<float>()};
+  a.out = out_.as<void>();
+  a.ids_out = ids_out_.as<std::int32_t>();
+  a.weights_out = weights_out_.as<float>();
+  a.expert_counts = counts_.as<std::int64_t>();
+  if (host_.unfinalised != nullptr) a.unfinalised = &device_u_;
+  if (host_.capture != nullptr) a.capture = &capture_;
+  a.stream = stream;
+  a.workspace = {workspace_.as<std::byte>(), poison_.size()};
+  return a;
+}
+
+void CallMirror::fetch() const {
+  out_.fetch(host_.out);
+  ids_out_.fetch(host_.ids_out);
+  weights_out_.fetch(host_.weights_out);
+  counts_.fetch(host_.expert_counts);
+  inter_.fetch(wanted_.inter);
+  shared_inter_.fetch(wanted_.shared_inter);
+  if (host_.unfinalised == nullptr) return;
+  rows_.fetch(u_.rows);
+  row_weights_.fetch(u_.weights);
+  row_index_.fetch(u_.index);
+  shared_rows_.fetch(u_.shared);
+  host_.unfinalised->pending_factor = device_u_.pending_factor;
+}
+
 }  // namespace
 
 void forward_from_host(const Layer& layer, const ForwardArgs& host) {
@@ -41,65 +136,28 @@ void forward_from_host(const Layer& layer, const ForwardArgs& host) {
               (host.unfinalised->rows != nullptr && host.unfinalised->weights != nullptr &&
                host.unfinalised->index != nullptr),
           "forward: an unfinalised output needs rows, weights and index");
-  const Problem& p = layer.problem();
-  const std::int64_t t = host.tokens, choices = t * p.top_k();
-  const std::int64_t experts = p.num_experts() + p.routing.zero_experts;
-  const std::int64_t size = std::int64_t(size_of(layer.options().dtype));
-  const Mirror hidden(host.hidden, extent(t, p.hidden, host.hidden_stride, size));
-  const Mirror logits(host.logits.data, extent(t, experts, host.logits.stride, 4));
-  const Mirror token_ids(host.token_ids, t * 8);
-  const Mirror ids(host.routing.ids, choices * 4), weights(host.routing.weights, choices * 4);
-  const Mirror factored(host.routing.factored_weights, choices * 4);
-  const Mirror out(host.out, extent(t, p.hidden, host.out_stride, size));
-  const Mirror ids_out(host.ids_out, choices * 4), weights_out(host.weights_out, choices * 4);
-  const Mirror counts(host.expert_counts, experts * 8);
-  const Unfinalised none{};
-  const Unfinalised& u = host.unfinalised != nullptr ? *host.unfinalised : none;
-  const StageCapture wanted = host.capture != nullptr ? *host.capture : StageCapture{};
-  const ops::FfnShape& shape = layer.routed().shape;
-  const Mirror inter(wanted.inter, t * shape.top_k * shape.inter * 8);
-  const Mirror shared_inter(wanted.shared_inter, layer.shared() != nullptr
-                                                     ? t * layer.shared()->shape.inter * 8
-                                                     : std::int64_t(0));
-  const Mirror rows(u.rows, choices * p.hidden * size);
-  const Mirror row_weights(u.weights, choices * 4), row_index(u.index, choices * 4);
-  const Mirror shared_rows(u.shared, t * p.hidden * size);
-  const std::vector<std::byte> poison(layer.workspace_bytes(t), std::byte(0xff));
-  const Mirror workspace(poison.data(), std::int64_t(poison.size()));
-
+  CallMirror mirror(layer, host, layer.workspace_bytes(host.tokens));
   const DeviceStream stream;
-  Unfinalised device{rows.as<void>(), row_weights.as<float>(), row_index.as<std::int32_t>(),
-                     shared_rows.as<void>(), u.pending_factor};
-  ForwardArgs a = host;
-  a.hidden = hidden.as<void>();
-  a.logits.data = logits.as<float>();
-  a.token_ids = token_ids.as<std::int64_t>();
-  a.routing = {ids.as<std::int32_t>(), weights.as<float>(), factored.as<float>()};
-  a.out = out.as<void>();
-  a.ids_out = ids_out.as<std::int32_t>();
-  a.weights_out = weights_out.as<float>();
-  a.expert_counts = counts.as<std::int64_t>();
-  if (host.unfinalised != nullptr) a.unfinalised = &device;
-  StageCapture capture = wanted;
-  capture.inter = inter.as<double>();
-  capture.shared_inter = shared_inter.as<double>();
-  if (host.capture != nullptr) a.capture = &capture;
-  a.stream = stream.get();
-  a.workspace = {workspace.as<std::byte>(), poison.size()};
-  device_rank_forward(layer, a);  // the judge that called holds the gate
+  // The judge that called holds the gate.
+  device_rank_forward(layer, mirror.args(stream.get()));
   stream.wait();
-  out.fetch(host.out);
-  ids_out.fetch(host.ids_out);
-  weights_out.fetch(host.weights_out);
-  counts.fetch(host.expert_counts);
-  inter.fetch(wanted.inter);
-  shared_inter.fetch(wanted.shared_inter);
-  if (host.unfinalised == nullptr) return;
-  rows.fetch(u.rows);
-  row_weights.fetch(u.weights);
-  row_index.fetch(u.index);
-  shared_rows.fetch(u.shared);
-  host.unfinalised->pending_factor = device.pending_factor;
+  mirror.fetch();
+}
+
+// On a GPU that ranks share, whoever frees memory waits for all kernels, and one of them may wait
+// for the rank that frees: so they meet in front of the call, and around what is freed behind it.
+void forward_from_host(RankLayer& ranks, const ForwardArgs& host) {
+  constexpr std::string_view kPhase = "a call from the host";
+  {
+    CallMirror mirror(ranks.part(), host, ranks.workspace_bytes());
+    const DeviceStream stream;
+    ranks.group().barrier(kPhase);
+    ranks.forward(mirror.args(stream.get()));
+    ranks.wait(stream.get());
+    ranks.group().barrier(kPhase);
+    mirror.fetch();
+  }
+  ranks.group().barrier(kPhase);
 }
 
 void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const ops::FfnArgs& host) {

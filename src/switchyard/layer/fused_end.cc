@@ -18,7 +18,9 @@ std::size_t dense_bytes(const Problem& p, const FusedEnd::Args& a) {
   return a.ending != Ending::kReduce ? 0 : std::size_t(a.held * a.capacity) * row_bytes(p, a.dtype);
 }
 
-void check_served(const Problem& p, const FusedEnd::Args& a) {
+}  // namespace
+
+void FusedEnd::check(const Problem& p, const Args& a) {
   require(p.combine == CombinePrecision::kBf16, "finalize ", to_string(a.ending),
           " sends contributions in the activation dtype; leave the combine's precision out");
   require(p.latent == 0, "finalize ", to_string(a.ending),
@@ -33,12 +35,10 @@ void check_served(const Problem& p, const FusedEnd::Args& a) {
           " bytes of rows; the limit is ", kMostDenseBytes, ": it is for few tokens, use fused");
 }
 
-}  // namespace
-
 FusedEnd::FusedEnd(comm::Group& group, const Problem& problem, const Args& args)
     : problem_(problem),
       args_([&] {
-        comm::guarded(group, "end of the layer", [&] { check_served(problem, args); });
+        comm::guarded(group, "end of the layer", [&] { check(problem, args); });
         return args;
       }()),
       workspace_(group, {group.size(), args.capacity, problem.hidden, args.dtype},

@@ -40,6 +40,8 @@ class FusedEnd {
 
     bool operator==(const Args&) const = default;
   };
+  /// Whether such an end serves the problem. Errors: UsageError that names what it does not.
+  static void check(const Problem& problem, const Args& args);
   /// Collective. Errors: UsageError on every rank for what the ending does not serve; PeerError.
   FusedEnd(comm::Group& group, const Problem& problem, const Args& args);
 

@@ -61,12 +61,14 @@ RankLayer::Scratch RankLayer::take_scratch(Arena& arena) const {
 }
 
 std::size_t RankLayer::workspace_bytes() const {
+  if (device_) return device_->workspace_bytes();
   Arena arena;
   take_scratch(arena);
   return arena.used();
 }
 
 bool RankLayer::canaries_intact() const {
+  if (device_) return true;
   return exchange_    ? exchange_->canaries_intact()
          : reduction_ ? reduction_->canaries_intact()
                       : mega_->canaries_intact();
@@ -205,6 +207,14 @@ void RankLayer::forward(const ForwardArgs& a, const BehindLayer& behind) {
   guarded_run(args, &behind);
 }
 
+void RankLayer::wait(Stream stream) {
+  if (device_) device_->wait(stream);
+}
+
+void RankLayer::check() {
+  if (device_) device_->check();
+}
+
 void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
   const FloatEnvScope env;  // sums and roundings of the ranks are made on this thread
   const auto reading = layer_->reading();
@@ -230,7 +240,7 @@ void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
 
 void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   const Layer& layer = *layer_;
-  require(behind == nullptr || fused_ != nullptr,
+  require(behind == nullptr || options_.ending != Ending::kPlain,
           "forward: this layer ends plainly and has nothing behind it; build it with "
           "ending fused or reduce");
   require(a.tokens <= options_.capacity, "forward of ", a.tokens, " tokens on rank ", group_.rank(),
@@ -248,6 +258,7 @@ void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
   tape_ = a.tape, trace_ = a.trace;
   if (tape_ != nullptr) tape_->start();
   if (a.trace != nullptr) a.trace->leaf = leaf_id();
+  if (device_) return device_->forward(a, behind);
   Arena arena(a.workspace);
   Scratch scratch = take_scratch(arena);
   note(RankStep::kRoute);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "switchyard/base/check.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/latent.h"
 #include "switchyard/layer/oracle.h"
 
@@ -86,7 +87,7 @@ OwnTokens run_own(RankLayer& ranks, const JudgeArgs& a, Judgement& j) {
   }
   j.ids.resize(std::size_t(a.tokens * p.top_k()));
   std::vector<float> weights(j.ids.size());
-  HostBuffer workspace(ranks.workspace_bytes());
+  HostBuffer workspace(ranks.on_gpus() ? 0 : ranks.workspace_bytes());
   ForwardArgs f;
   f.tokens = a.tokens;
   f.hidden = own.hidden.data();
@@ -97,7 +98,7 @@ OwnTokens run_own(RankLayer& ranks, const JudgeArgs& a, Judgement& j) {
   f.ids_out = j.ids.data();
   f.weights_out = weights.data();
   f.workspace = workspace.bytes();
-  ranks.forward(f);
+  ranks.on_gpus() ? forward_from_host(ranks, f) : ranks.forward(f);
   OracleArgs ask{.tokens = a.tokens,
                  .hidden = own.exact.data(),
                  .token_ids = a.token_ids,
@@ -134,11 +135,34 @@ struct BankCall {
   const float* weights = nullptr;
 };
 
+/// leaf_codes() of a leaf of cuda, which reads the hidden dtype: the rows are exact in it.
+void device_leaf_codes(const BankCall& c, std::vector<double>& inter, std::vector<float>& out) {
+  const ops::FfnShape& s = c.bank.shape;
+  const Dtype dtype = c.layer.options().dtype;
+  std::vector<std::byte> x(std::size_t(c.tokens * s.hidden) * size_of(dtype));
+  for (std::int64_t i = 0; i < c.tokens * s.hidden; ++i) store_element(dtype, x.data(), i, c.x[i]);
+  StageCapture capture{inter.data()};
+  ops::FfnArgs f;
+  f.tokens = c.tokens;
+  f.x_dtype = dtype;
+  f.x = x.data();
+  f.x_stride = s.hidden;
+  f.ids = c.ids;
+  f.weights = c.weights;
+  f.out = out.data();
+  f.capture = &capture;
+  experts_from_host(c.leaf, c.bank, f);
+}
+
 /// The leaf's own second quantiser's values.
 std::vector<double> leaf_codes(const BankCall& c) {
   const ops::FfnShape& s = c.bank.shape;
   std::vector<double> inter(std::size_t(c.tokens * s.top_k * s.inter));
   std::vector<float> out(std::size_t(c.tokens * s.hidden));
+  if (on_cuda(c.layer)) {
+    device_leaf_codes(c, inter, out);
+    return inter;
+  }
   ThreadPool& pool = *c.layer.options().pool;
   HostBuffer workspace(c.leaf.ffn->workspace_bytes(s, c.bank.layout, c.tokens,
                                                    {pool.size(), c.layer.options().isa}));
@@ -183,7 +207,8 @@ std::vector<double> shared_rows(const Layer& layer, std::int64_t tokens, const f
   std::vector<std::uint8_t> flipped(std::size_t(tokens), 0);
   j.codes += tokens * bank->shape.inter;
   for (std::size_t t = 0; t < flipped.size(); ++t)
-    j.codes_differing += find_flips({leaf, result.shared_inter, bank->shape.inter}, t, flipped);
+    j.codes_differing += find_flips(
+        {leaf, result.shared_inter, bank->shape.inter, same_code(layer, *bank)}, t, flipped);
   ask.leaf_shared_inter = leaf.data();
   ask.use_leaf_shared_inter = flipped.data();
   return oracle_shared(layer, ask, result);
@@ -273,7 +298,8 @@ class RankOracle {
     for (std::size_t r = 0; r < choices_; ++r) {
       if (ids_[r] < 0 || ids_[r] >= bank_.shape.experts) continue;
       j.codes += bank_.shape.inter;
-      j.codes_differing += find_flips({leaf, inter_, bank_.shape.inter}, r, flipped);
+      j.codes_differing +=
+          find_flips({leaf, inter_, bank_.shape.inter, same_code(layer_, bank_)}, r, flipped);
     }
     return leaf;
   }

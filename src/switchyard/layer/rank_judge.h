@@ -13,6 +13,11 @@ inline constexpr std::int64_t kMostJudged = 64;
 /// share that close to a code's edge may move.
 Budgets budgets_of(const RankLayer& layer);
 
+/// Runs a layer of ranks on GPUs on copies of a call whose pointers are the host's, as the one of
+/// device_rank.h does on one rank. Collective; allocates. Errors: those of RankLayer::forward() and
+/// wait().
+void forward_from_host(RankLayer& layer, const ForwardArgs& args);
+
 /// Runs the ranks' layer and the oracle on the same tokens, as judge() does on one rank. Every rank
 /// computes in double what its experts make of each rank's tokens, rounds it to the wire where the
 /// ranks round, and judges its own codes; each rank sums and finishes its own tokens.

@@ -13,6 +13,7 @@
 #include "switchyard/core/shard.h"
 #include "switchyard/layer/bank.h"
 #include "switchyard/layer/calibrate.h"
+#include "switchyard/layer/device_rank.h"
 
 namespace switchyard::layer {
 namespace {
@@ -29,13 +30,26 @@ Deployment deployment_of(const comm::Group& group, const RankOptions& o) {
   return d;
 }
 
+void check_served_by_gpus(const Problem& p, const Deployment& d, const RankOptions& o) {
+  const Eligibility verdict = comm::can_reduce_between_gpus(p, d);
+  require(verdict.eligible(), "leaf ", o.layer.leaf->id.str(), ": ",
+          verdict.eligible() ? "" : verdict.detail());
+  require(!o.balanced &&
+              (o.slot_experts.empty() || std::int64_t(o.slot_experts.size()) == p.num_experts()),
+          "leaf ", o.layer.leaf->id.str(), ": ", o.slot_experts.size(), " slots for ",
+          p.num_experts(), o.balanced ? " experts that may migrate" : " experts",
+          "; ranks on GPUs hold each expert once, and where it was put");
+  require(o.finalize.run == nullptr,
+          "a finalize of the caller's reads rows on the host, and these lie on GPUs; use finalize "
+          "fused, or device cpu");
+}
+
 void check_served(const comm::Group& group, const Problem& p, const RankOptions& o) {
   require(o.tp >= 1 && group.size() % o.tp == 0, "tp = ", o.tp, " does not divide the ",
           group.size(), " ranks of the group");
   const Eligibility verdict = can_spread(p, deployment_of(group, o));
   require(verdict.eligible(), verdict.eligible() ? "" : verdict.detail());
-  require(o.layer.leaf->device == Device::kCpu, "leaf ", o.layer.leaf->id.str(),
-          " runs on cuda; ranks run on the CPU in this version");
+  if (o.layer.leaf->device == Device::kCuda) check_served_by_gpus(p, deployment_of(group, o), o);
   require(o.exchange.live.empty(), "a layer of ranks does not go on without some of them yet; ",
           "build it anew among the survivors");
   require(o.parallel != Parallel::kDep || o.strategy != nullptr,
@@ -237,6 +251,10 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   needs_calibration_ = !group.vote(!layer_->needs_calibration(), kPhase);
   layer_->raise_fc1_scale(group_maximum(group, layer_->routed().scales.fc1));
   shape_ = layer_->routed().shape;
+  if (on_cuda(*layer_)) {
+    make_device_end();
+    return;
+  }
   if (options.parallel != Parallel::kDep) {
     make_reduction();
   } else if (options.strategy == &comm::fused()) {
@@ -244,6 +262,7 @@ RankLayer::RankLayer(comm::Group& group, checkpoint::LayerWeights weights,
   } else {
     make_exchange();
   }
+  // An exchange may have changed the shape of the calls.
   tactics_ = tuned_for(*options_.layer.leaf, shape_, layer_->options());
   if (options.ending != Ending::kPlain) make_ending();
   if (options.ends == nullptr) return;
@@ -323,8 +342,16 @@ void RankLayer::make_ending() {
   fused_ = options_.ends == nullptr ? make() : options_.ends->endings.get(group_, key, make);
 }
 
+void RankLayer::make_device_end() {
+  device_ = std::make_unique<DeviceEnd>(group_, *layer_,
+                                        DeviceEnd::Args{.ending = options_.ending,
+                                                        .capacity = options_.capacity,
+                                                        .local = local_numbers(),
+                                                        .shared_device = options_.shared_gpu});
+}
+
 comm::WeightsBy RankLayer::weights_by() const {
-  return reduction_ ? comm::WeightsBy::kExperts : options_.strategy->contract.weights;
+  return reduces() ? comm::WeightsBy::kExperts : options_.strategy->contract.weights;
 }
 
 Shard RankLayer::held_by(int rank) const {
@@ -368,6 +395,21 @@ void RankLayer::localise(std::span<const std::int32_t> ids, std::span<const floa
     local_ids[i] = here ? std::int32_t(local) : -1;
     local_weights[i] = here ? weights[i] : 0;
   }
+}
+
+std::vector<std::int32_t> RankLayer::local_numbers() const {
+  const RoutingSpec& r = layer_->problem().routing;
+  const std::int64_t behind = std::max<std::int64_t>(r.zero_experts, shape_.unscaled_choices);
+  std::vector<std::int32_t> out(std::size_t(num_experts_ + behind));
+  std::vector<float> weights(out.size(), 1);
+  for (std::int64_t id = 0; id < std::int64_t(out.size()); ++id)
+    out[std::size_t(id)] = id < num_experts_ ? slots_.slot_of(std::int32_t(id), 0)
+                                             : std::int32_t(id + slots_.num_slots() - num_experts_);
+  const std::vector<std::int32_t> slots = out;
+  localise(slots, weights, 0, out.data(), weights.data());
+  for (std::int32_t& local : out)
+    if (shape_.inter == 0 && local < shape_.experts) local = -1;
+  return out;
 }
 
 namespace {

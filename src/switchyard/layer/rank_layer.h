@@ -12,6 +12,7 @@
 #include "switchyard/core/deployment.h"
 #include "switchyard/eplb/cycle.h"
 #include "switchyard/eplb/slot_map.h"
+#include "switchyard/layer/device_end.h"
 #include "switchyard/layer/fused_end.h"
 #include "switchyard/layer/layer.h"
 #include "switchyard/layer/mega_moe.h"
@@ -35,6 +36,7 @@ struct RankOptions {
   bool quantise_first = true;      // rows travel as FC1's quantiser leaves them, where they can
   FinalizeRows finalize{};         // in place of the sum of weight * row
   Ending ending = Ending::kPlain;  // under tep and ttp
+  bool shared_gpu = false;         // on cuda: several ranks may sit on one GPU; for tests
   // The expert in each slot, of which each EP rank holds its ep_shard(); empty: expert e in slot e.
   std::vector<std::int32_t> slot_experts{};
   bool balanced = false;      // experts may migrate, and all ranks' choices are counted
@@ -66,6 +68,11 @@ struct RankOptions {
 ///             whole call, in front of its first chunk.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
 ///             nothing. Two forwards of one part must not overlap.
+/// GPUs:       a leaf of cuda is served under tep and ttp, each rank on the GPU that is current
+/// when
+///             it is built. A forward is then enqueued on the caller's stream and not waited for,
+///             it can be captured into a graph, and all of its memory lies on that GPU; what goes
+///             wrong there is told by the next forward(), by wait() or by check().
 class RankLayer {
  public:
   /// Packs what `group.rank()` holds, and compares with the other ranks what must be equal. `group`
@@ -83,12 +90,16 @@ class RankLayer {
   bool own_tokens() const {
     return options_.parallel == Parallel::kDep || options_.parallel == Parallel::kDtp;
   }
+  /// Whether the ranks' shares are reduced; else they exchange tokens.
+  bool reduces() const { return options_.parallel != Parallel::kDep; }
+  /// Whether the ranks are GPUs.
+  bool on_gpus() const { return device_ != nullptr; }
   /// What exchanges tokens; null where the ranks reduce instead.
-  const comm::Strategy* strategy() const { return reduction_ ? nullptr : options_.strategy; }
+  const comm::Strategy* strategy() const { return reduces() ? nullptr : options_.strategy; }
   /// Identity of what runs the routed experts: the leaf's, or of the one that exchanges as well.
   std::string_view leaf_id() const { return mega_ ? mega_->id() : layer_->leaf_id(); }
   /// Most tokens of one rank that an exchange takes; 0 where whole calls are reduced.
-  std::int64_t chunk_tokens() const { return reduction_ ? 0 : chunk(); }
+  std::int64_t chunk_tokens() const { return reduces() ? 0 : chunk(); }
   /// How rows travel to the experts.
   const Payload& payload() const { return payload_; }
   /// Who multiplies routing weights.
@@ -99,7 +110,8 @@ class RankLayer {
   comm::Group& group() const { return group_; }
   /// Bytes that a forward of up to `capacity` tokens needs.
   std::size_t workspace_bytes() const;
-  /// Whether nothing was written between the parts of the memory that the ranks share.
+  /// Whether nothing was written between the parts of the memory that the ranks share; GPUs' has
+  /// nothing between them.
   bool canaries_intact() const;
   /// Runs the layer on this rank's tokens. Errors: UsageError for a broken argument, which ends the
   /// call on every rank; PeerError when another rank does not come, or gave up.
@@ -107,6 +119,11 @@ class RankLayer {
   /// The same of a layer that ends in a fused all-reduce, with what stands behind it; args.out is
   /// not written. Errors: UsageError also for a layer that ends plainly.
   void forward(const ForwardArgs& args, const BehindLayer& behind);
+  /// Waits for what is queued on a stream of the rank's GPU, and throws what went wrong in it. On
+  /// the CPU a forward has ended when it returns. Errors: as comm::DeviceAllReduce::wait().
+  void wait(Stream stream);
+  /// Throws what has gone wrong on the GPU so far; does not wait.
+  void check();
   /// How it ends.
   Ending ending() const { return options_.ending; }
 
@@ -148,6 +165,10 @@ class RankLayer {
   /// Shapes:  ids, weights, local_ids, local_weights [size].
   void localise(std::span<const std::int32_t> ids, std::span<const float> weights, int source,
                 std::int32_t* local_ids, float* local_weights) const;
+  /// This rank's number of every id that routing gives, zero and fused shared experts included, or
+  /// -1, as place() and localise() have it where each expert stands in one slot. Experts of which
+  /// the rank holds no column are skipped: their rows would be zero.
+  std::vector<std::int32_t> local_numbers() const;
 
  private:
   struct Scratch;
@@ -164,6 +185,7 @@ class RankLayer {
   std::int64_t chunk() const;
   void make_exchange();
   void make_reduction();
+  void make_device_end();
   void make_mega();
   void make_ending();
   void find_input(const ForwardArgs& a, Scratch& scratch) const;
@@ -206,6 +228,7 @@ class RankLayer {
   std::shared_ptr<MegaMoe> mega_;               // under dep, where the strategy is the fused one
   std::shared_ptr<comm::Reduction> reduction_;  // else
   std::shared_ptr<FusedEnd> fused_;             // behind its experts, where it does not end plainly
+  std::unique_ptr<DeviceEnd> device_;           // on cuda, in place of all of these
   // Of a balanced layer.
   std::shared_ptr<std::vector<std::int32_t>> table_;  // what the part's source reads slots by
   std::shared_ptr<ExpertUpdates> updates_;            // by expert, on every rank

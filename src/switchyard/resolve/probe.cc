@@ -286,10 +286,10 @@ ScopedEnvironment::~ScopedEnvironment() {
   cache().overridden = std::move(before_);
 }
 
-Environment with_gpu(Environment env, int sm) {
+Environment with_gpu(Environment env, int sm, int count) {
   require(sm >= 50 && sm <= 999, "sm = ", sm, " is not a GPU architecture; use e.g. 90 or 100");
   env.sm = sm;
-  env.num_gpus = std::max(1, env.num_gpus);
+  env.num_gpus = std::max(count, env.num_gpus);
   if (!env.has_dep("cuda")) env.deps.emplace_back("cuda");
   std::sort(env.deps.begin(), env.deps.end());
   return env;

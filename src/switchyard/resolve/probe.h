@@ -66,8 +66,8 @@ class ScopedEnvironment {
   std::optional<Environment> before_;
 };
 
-/// `env` as it would be with a GPU of architecture `sm` and the CUDA twins built; for planning.
-/// Errors: UsageError unless 50 <= sm <= 999.
-Environment with_gpu(Environment env, int sm);
+/// `env` as it would be with `count` GPUs of architecture `sm`, or as many as there are, and the
+/// CUDA twins built; for planning. Errors: UsageError unless 50 <= sm <= 999.
+Environment with_gpu(Environment env, int sm, int count = 1);
 
 }  // namespace switchyard::resolve

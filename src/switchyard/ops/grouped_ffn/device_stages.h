@@ -180,9 +180,10 @@ void copy_rows_cuda(const DeviceCopy& args, Stream stream);
 /// Rows by choice as rows by expert, as the fused all-reduce's reduction (pattern 6) reads them.
 ///
 /// Shapes:  rows [tokens * top_k, hidden] of 16-bit elements; ids, weights [tokens, top_k]: local
-///          experts, or any other number for what is not one; dense [experts, tokens, hidden],
-///          whose rows stay as they were where a token has not chosen the expert; scales [experts,
-///          tokens], 0 there. Of a token's choices of one expert the last counts.
+///          experts, or any other number for what is not one, and weights null for all 1; dense
+///          [experts, tokens, hidden], whose rows stay as they were where a token has not chosen
+///          the expert; scales [experts, tokens], 0 there. Of a token's choices of one expert the
+///          last counts.
 struct DeviceSpread {
   const std::uint16_t* rows = nullptr;
   const std::int32_t* ids = nullptr;

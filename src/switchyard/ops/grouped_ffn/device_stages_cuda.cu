@@ -183,7 +183,8 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const DeviceSpread a) 
   std::int64_t choice = -1;
   for (std::int64_t i = t * a.top_k; i < (t + 1) * a.top_k; ++i)
     if (a.ids[i] == expert) choice = i;
-  if (threadIdx.x == 0) a.scales[at] = choice < 0 ? 0.0f : a.weights[choice];
+  const float weight = choice < 0 ? 0.0f : a.weights == nullptr ? 1.0f : a.weights[choice];
+  if (threadIdx.x == 0) a.scales[at] = weight;
   if (choice < 0) return;
   const std::uint16_t* from = a.rows + choice * a.hidden;
   std::uint16_t* to = a.dense + at * a.hidden;
