@@ -14,6 +14,7 @@
 #include "switchyard/comm/device_allreduce.h"
 #include "switchyard/resolve/probe_cuda.h"
 #include "tests/comm/allreduce_ranks.h"
+#include "tests/support/device.h"
 
 namespace switchyard::test {
 
@@ -26,14 +27,6 @@ inline comm::Deadlines gpu_deadlines() {
 // no kernel may be loaded when it is first launched, which waits for those that run.
 inline const bool kManyConnections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
                                      setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
-
-/// Skips where there is no GPU.
-class NeedsGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (resolve::probe_gpus().num_gpus == 0) GTEST_SKIP() << "no CUDA device here";
-  }
-};
 
 /// Whether ranks share GPU 0, as there are fewer GPUs than ranks.
 inline bool share_a_gpu(int ranks) { return resolve::probe_gpus().num_gpus < ranks; }

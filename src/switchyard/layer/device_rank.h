@@ -69,8 +69,9 @@ RoutingLaunchReport routing_launch(const Layer& layer, std::int64_t tokens);
 /// Errors:  as device_rank_forward(), and DeviceError for what the launched work failed with.
 void forward_from_host(const Layer& layer, const ForwardArgs& args);
 /// A bank's experts alone, on copies of a call whose pointers are the host's: fills in what the
-/// bank, the device and its stream give, and waits. Of the call it reads tokens, x, ids, weights,
-/// out, which is fp32, rows and the capture of `inter`; rows of skipped choices stay as they were.
+/// bank, the device and its stream give, and waits: for judges and tests. Of the call it reads
+/// tokens, x, ids, weights, the capture of `inter`, out and rows, which may be null; out is fp32
+/// and dense; rows of skipped choices stay as they were.
 ///
 /// Errors:  as forward_from_host().
 void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const ops::FfnArgs& call);

@@ -183,7 +183,7 @@ void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const o
   f.x = x.as<void>();
   f.ids = ids.as<std::int32_t>();
   f.weights = weights.as<float>();
-  f.out_dtype = Dtype::kF32;
+  f.out_dtype = f.rows_dtype = Dtype::kF32;
   f.out = out.as<void>();
   f.out_stride = s.hidden;
   f.rows = rows.as<void>();
