@@ -27,9 +27,13 @@ BehindTensors::BehindTensors(std::int64_t hidden, Dtype dtype, std::int64_t toke
     store_element(dtype, gamma_.data(), h, 0.5F + gamma.uniform(std::uint64_t(h)));
 }
 
-BehindLayer BehindTensors::args() {
+void BehindTensors::poison() {
   std::ranges::fill(residual_out_, std::byte(0xff));  // NaN in every dtype
   std::ranges::fill(norm_out_, std::byte(0xff));
+}
+
+BehindLayer BehindTensors::args() {
+  poison();
   return {.residual_in = residual_.data(),
           .rms_gamma = gamma_.data(),
           .residual_out = residual_out_.data(),

@@ -18,6 +18,13 @@ class BehindTensors {
 
   /// The tensors as a forward takes them; the outputs are poisoned.
   BehindLayer args();
+  /// Poisons the outputs alone.
+  void poison();
+  /// The inputs, for a copy elsewhere, and where that one's outputs come back to.
+  const std::vector<std::byte>& residual() const { return residual_; }
+  const std::vector<std::byte>& gamma() const { return gamma_; }
+  std::vector<std::byte>& residual_out() { return residual_out_; }
+  std::vector<std::byte>& norm_out() { return norm_out_; }
   /// How far the written residual is from `sum` + the given one, or the norm from that of the
   /// written residual, in double: the larger. Shapes: sum [tokens, H] of the dtype.
   double rel_l2(const std::vector<std::byte>& sum) const;

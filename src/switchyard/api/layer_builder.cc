@@ -103,8 +103,10 @@ resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOp
   if (!report.winner.empty()) return report;
   std::string why = "nothing was considered";
   std::optional<Reject> reason;
+  // What the format's own leaf says tells more than that the others are of other formats.
   for (const resolve::Rejection& r : report.rejected)
-    if (r.candidate == report.degraded_from || !reason) {
+    if (r.candidate == report.degraded_from || !reason ||
+        (*reason == Reject::kQuantUnsupported && r.reason != Reject::kQuantUnsupported)) {
       why = cat(r.candidate, " says ", to_string(r.reason), ": ", r.detail);
       reason = r.reason;
     }

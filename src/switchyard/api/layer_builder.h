@@ -35,6 +35,7 @@ struct LayerBuilder {
     Deployment deployment;
     api::Join join;                          // of ranks
     std::vector<std::int32_t> slot_experts;  // empty: expert e stands in slot e
+    bool shared_gpu = false;                 // a test's: all ranks sit on GPU 0
   };
 
   /// `spare_calibration` takes the place of options.calibration where that is empty.

@@ -8,17 +8,21 @@
 #include "switchyard/api/behind_tensors.h"
 #include "switchyard/api/layer_call.h"
 #include "switchyard/api/rank_builder.h"
+#include "switchyard/api/rank_device_call.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/host_buffer.h"
 #include "switchyard/comm/gathered.h"
 #include "switchyard/comm/mpi_group.h"
+#include "switchyard/comm/peer_memory.h"
 #include "switchyard/comm/strategy.h"
 #include "switchyard/comm/thread_team.h"
+#include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/rank_judge.h"
 #include "switchyard/layer/run_experts.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/ops/grouped_ffn/routing_launch.h"
 #include "switchyard/resolve/probe.h"
+#include "switchyard/tune/device_roof.h"
 #include "switchyard/tune/roof.h"
 #include "switchyard/tune/timer.h"
 
@@ -42,6 +46,22 @@ std::int64_t stored_bytes(const layer::Layer& layer) {
   const formats::WeightLayout& layout = layer.weights().layout;
   return (p.gated() ? 2 : 1) * layout.stored_bytes(p.inter, p.expert_hidden()) +
          layout.stored_bytes(p.expert_hidden(), p.inter);
+}
+
+/// What the ranks' GPUs reach together, each on its own experts.
+void device_roof(comm::Group& group, const layer::Layer& part, Measurement& m) {
+  constexpr int kSamples = 7;
+  group.barrier(kPhase);  // what the meter allocates and frees waits for all kernels of the GPU
+  tune::Roof mine;
+  {
+    const DeviceMemory& packed = *part.routed().device_packed;
+    tune::DeviceRoofMeter meter(packed.data(), packed.size());
+    meter.sample(kSamples);
+    mine = meter.taken().early(kSamples);
+  }
+  m.roof_gbps = m.roof_gflops = 0;
+  for (const double gbps : comm::gathered(group, mine.gbps, kPhase)) m.roof_gbps += gbps;
+  for (const double gflops : comm::gathered(group, mine.gflops, kPhase)) m.roof_gflops += gflops;
 }
 
 /// The rates of all ranks at once, each with its own threads and memory: what the machine gives
@@ -92,15 +112,21 @@ class RankCalls {
         inputs_(p_, layer.part().weights().router.vocab,
                 {o.tokens, o.routing,
                  o.seed + (layer.own_tokens() ? std::uint64_t(group_.rank()) : 0)}),
-        workspace_(layer.workspace_bytes()),
+        workspace_(layer.on_gpus() ? 0 : layer.workspace_bytes()),
         touched_(std::size_t(p_.num_experts()), '0') {
     if (layer_.ending() != Ending::kPlain)
       behind_.emplace(p_.hidden, layer_.part().options().dtype, o.tokens, o.seed);
+    if (layer.on_gpus())
+      device_.emplace(layer, RankDeviceCall::Args{.tokens = o.tokens,
+                                                  .hidden = inputs_.typed(),
+                                                  .behind = behind_ ? &*behind_ : nullptr,
+                                                  .trace = &used_});
   }
 
   void time(Measurement& m) {
-    RankRoof roof(group_, layer_.part());
-    roof.sample();
+    std::optional<RankRoof> roof;  // of the host's ranks: sampled around the calls
+    if (!device_) roof.emplace(group_, layer_.part());
+    if (roof) roof->sample();
     std::vector<double> times, router, distinct;
     double spent = 0;
     call(0);  // the first call touches fresh pages
@@ -122,15 +148,20 @@ class RankCalls {
     m.gbps = double(m.distinct_experts) * double(stored_bytes(layer_.part())) / m.time_p50 * 1e-3;
     const std::int64_t tokens = m.tokens * (layer_.own_tokens() ? group_.size() : 1);
     m.gflops = layer_flops(p_, tokens) / m.time_p50 * 1e-3;
-    roof.finish(m);
+    roof ? roof->finish(m) : device_roof(group_, layer_.part(), m);
     m.share_of_roof = std::max(m.gbps / m.roof_gbps, m.gflops / m.roof_gflops);
   }
 
   void check(Measurement& m) {
-    layer_.part().take_expert_load();
-    call(0);
-    m.expert_tokens = expert_tokens();
-    if (behind_) layer_.forward(inputs_.args(workspace_.bytes()));  // the sum alone, to be judged
+    if (device_) {  // which counts nothing here
+      prepare(0);
+      device_->fetch(inputs_.out(), inputs_.ids());
+    } else {
+      layer_.part().take_expert_load();
+      call(0);
+      m.expert_tokens = expert_tokens();
+      if (behind_) layer_.forward(inputs_.args(workspace_.bytes()));  // the sum alone, to be judged
+    }
     const Sample sample = inputs_.sample(kCheckedTokens);
     const layer::Judgement j = layer::judge_ranks(layer_, sample.args());
     m.checked_tokens = std::int64_t(sample.picked.size());
@@ -142,8 +173,23 @@ class RankCalls {
   }
 
  private:
+  /// Fills in the calls of one timing on the GPU; the host's copies are those of the first, which
+  /// is judged.
+  void prepare(int number) {
+    for (std::int64_t i = device_->calls() - 1; i >= 0; --i) {
+      inputs_.fill(number * device_->calls() + i);
+      device_->set(i, inputs_.logits(), inputs_.token_ids());
+    }
+  }
+
   /// Runs call number `number` on all ranks; the slowest one's time. Units: µs.
   double call(int number) {
+    if (device_) {
+      prepare(number);
+      const double us = largest(group_, device_->forward());
+      device_->fetch(inputs_.out(), inputs_.ids());
+      return us;
+    }
     inputs_.fill(number);
     ForwardArgs f = inputs_.args(workspace_.bytes());
     f.trace = &used_;
@@ -158,6 +204,7 @@ class RankCalls {
   }
 
   double route() {
+    if (device_) return device_->route();
     ForwardArgs f = inputs_.args(workspace_.bytes());
     f.logits = {};
     std::vector<float> weights(inputs_.ids().size());
@@ -196,8 +243,12 @@ class RankCalls {
   /// Residual and norm against their formulas in double, over all tokens; equal on all ranks. The
   /// sum that they start from, which a forward without anything behind it gives, is judged already.
   void check_behind(Measurement& m) {
-    ForwardArgs f = inputs_.args(workspace_.bytes());
-    layer_.forward(f);
+    if (device_) {
+      device_->fetch(inputs_.out(), inputs_.ids());
+      device_->fetch_behind();
+    } else {
+      layer_.forward(inputs_.args(workspace_.bytes()));
+    }
     const double error = behind_->rel_l2(inputs_.out());
     constexpr double kLimit = 0x1p-8;  // of the dtype's own roundings
     const bool same = behind_->same_on_all(group_);
@@ -214,6 +265,7 @@ class RankCalls {
   Trace used_;           // of the calls so far
   std::string touched_;  // '1' for each expert that is
   std::optional<BehindTensors> behind_;
+  std::optional<RankDeviceCall> device_;  // of ranks on GPUs
 };
 
 const char* layout_name(comm::RowLayout layout) {
@@ -265,6 +317,7 @@ layer::RankOptions rank_options(comm::Group& group, const PreparedLayer& p, cons
   r.capacity = std::max<std::int64_t>(1, o.tokens);
   r.chunk = o.chunk_tokens;
   r.ending = to_ending(o.finalize);
+  r.shared_gpu = p.shared_gpu;
   r.agreed.push_back({"seed", cat(o.seed)});
   r.agreed.push_back({"the layer", o.checkpoint.empty() ? o.preset : "of a checkpoint"});
   return r;
@@ -304,6 +357,7 @@ Measurement RankTeam::run(const std::function<Measurement(comm::Group&)>& work) 
 
 Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOptions& o,
                          const std::string& carriers) {
+  if (p.options.leaf->device == Device::kCuda) comm::use_gpu(p.shared_gpu ? 0 : group.rank());
   const layer::RankOptions options = rank_options(group, p, o);
   check_pinned_leaf("run", p, o.build);
   layer::RankLayer layer(group, p.weights, options);

@@ -109,6 +109,9 @@ void gather_entries(comm::Group& group, const tune::TuningTable& mine, tune::Tun
 
 std::vector<TunedCall> tune_rank(comm::Group& group, const PreparedLayer& p, const TuneOptions& o,
                                  std::int64_t bucket, tune::TuningTable& table) {
+  require(p.options.leaf->device == Device::kCpu,
+          "tune: ranks on GPUs are not timed together in this version; tune one rank on a GPU, or "
+          "ranks on device cpu");
   RunOptions run = o.source;
   run.tokens = bucket;
   layer::RankLayer layer(group, p.weights, rank_options(group, p, run));

@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 
+#include "switchyard/api/bench_allreduce_device.h"
 #include "switchyard/api/judge.h"
 #include "switchyard/api/judge_support.h"
 #include "switchyard/api/layer_call.h"
@@ -19,7 +20,9 @@
 #include "switchyard/layer/device_rank.h"
 #include "switchyard/layer/judge.h"
 #include "switchyard/layer/synthetic.h"
+#include "switchyard/resolve/json.h"
 #include "switchyard/resolve/probe.h"
+#include "switchyard/resolve/probe_cuda.h"
 #include "switchyard/resolve/resolver.h"
 #include "switchyard/tune/device_roof.h"
 #include "switchyard/tune/roof.h"
@@ -186,6 +189,16 @@ std::vector<std::int32_t> slot_experts_of(const Problem& p, const Deployment& d,
   return placement->layers[layers == 1 ? 0 : at.number];
 }
 
+/// Ranks on GPUs write into one another's memory. Errors: CannotServe where a pair of them cannot.
+void check_gpus(const PreparedLayer& p) {
+  if (p.options.leaf->device != Device::kCuda) return;
+  const Eligibility verdict =
+      api::gpus_join(p.deployment.env, resolve::probe_gpus().gaps, p.deployment.ranks());
+  if (!verdict.eligible())
+    throw CannotServe(cat(to_string(verdict.reason()), ": ", verdict.detail()),
+                      resolve::to_json(p.state->report), verdict.reason());
+}
+
 /// One layer on the ranks of a team.
 Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& prepare,
                        const RunOptions& o, Position at) {
@@ -194,6 +207,7 @@ Measurement measure_on(RankTeam& team, const std::function<PreparedLayer()>& pre
     std::optional<eplb::Placement> placement;
     if (!o.placement.empty()) placement = eplb::read_placement(o.placement);
     prepared.emplace(prepare());
+    check_gpus(*prepared);
     prepared->slot_experts =
         slot_experts_of(prepared->weights.problem, prepared->deployment, placement, at);
   });

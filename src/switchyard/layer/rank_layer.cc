@@ -23,6 +23,7 @@ constexpr std::string_view kPhase = "creation of the layer's part";
 /// The deployment that the options and the group make.
 Deployment deployment_of(const comm::Group& group, const RankOptions& o) {
   Deployment d;
+  d.device = o.layer.leaf->device;
   d.parallel = o.parallel;
   d.tp = o.tp;
   d.ep = group.size() / o.tp;
