@@ -9,9 +9,11 @@
 # Each part takes at most eight minutes; what it printed stands in logs/PART.log, and done/PART says that it passed.
 # Exit status: 0 all asked parts passed, 1 one failed, 2 a usage mistake, 3 there is no GPU.
 set -u
-PARTS="units layers extremes processes fixtures memcheck racecheck"
+PARTS="units layers ranks extremes processes fixtures memcheck racecheck memcheck_ranks racecheck_ranks"
 LIMIT=480
 SMALL='*TheTrace*:*AGraphReplays*:GemmPrefillCuda*:GemmDecodedPrefillCuda.Other*:GemmDecodedPrefillCuda.NoRows*:QuantizeCuda*:RouteCuda.ZeroExperts*:ExpertPackerCuda.PackersWork*:FewTokensCuda.EveryWayQ*'  # for the sanitizers
+# Ranks that share a GPU wait for one another in kernels: a tool that lets one kernel run at a time ends them by their deadline, and says so.
+RANKS='DeviceAllReduceTest.UnalignedTensors*:Formats/DeviceRanks.ResidualAndNorm*/bf16:Formats/DeviceRanks.StridesSkips*/nvfp4'
 
 fail() { echo "gpu_pass.sh: $1" >&2; exit "${2:-1}"; }
 
@@ -84,12 +86,15 @@ sanitized() {
 part() {
   case $1 in
     units) tests --gtest_filter='-*Device*:AfterAFault*' ;;
-    layers) tests --gtest_filter='*Device*:AfterAFault*:-DeviceExtremes*' ;;
+    layers) tests --gtest_filter='*Device*:AfterAFault*:-DeviceExtremes*:*DeviceRank*' ;;
+    ranks) tests --gtest_filter='*DeviceRank*' ;;
     extremes) tests --gtest_filter='DeviceExtremes*' ;;
     processes) processes ;;
     fixtures) fixtures ;;
     memcheck) sanitized memcheck "$SMALL" ;;
     racecheck) sanitized racecheck "$SMALL" ;;
+    memcheck_ranks) sanitized memcheck "$RANKS" ;;
+    racecheck_ranks) sanitized racecheck "$RANKS" ;;
     *) fail "there is no part '$1'; parts: $PARTS" 2 ;;
   esac
 }

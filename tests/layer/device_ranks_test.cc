@@ -249,7 +249,7 @@ TEST_P(DeviceRanks, ResidualAndNormStandBehind) {
 
 // Nothing is allocated or waited for on the way: the call is captured, and replayed with the tokens
 // that are there then.
-TEST_P(DeviceRanks, AGraphReplays) {
+TEST_P(DeviceRanks, CallsAreCapturedAndReplayed) {
   constexpr int kRanks = 2;
   for (const Mode& m : kModes)
     for (const Ending ending : kEndings)

@@ -20,10 +20,13 @@ class BehindTensors {
   BehindLayer args();
   /// Poisons the outputs alone.
   void poison();
-  /// The inputs, for a copy elsewhere, and where that one's outputs come back to.
+  /// The inputs, for a copy elsewhere.
   const std::vector<std::byte>& residual() const { return residual_; }
+  /// As residual().
   const std::vector<std::byte>& gamma() const { return gamma_; }
+  /// Where the copy's outputs come back to.
   std::vector<std::byte>& residual_out() { return residual_out_; }
+  /// As residual_out().
   std::vector<std::byte>& norm_out() { return norm_out_; }
   /// How far the written residual is from `sum` + the given one, or the norm from that of the
   /// written residual, in double: the larger. Shapes: sum [tokens, H] of the dtype.
