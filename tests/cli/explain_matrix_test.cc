@@ -181,6 +181,35 @@ TEST(Ranks, NothingServesWhatNothingJoins) {
     EXPECT_EQ(s["reason"].is_null(), s["strategy"] == "all_gather") << s;
 }
 
+// On GPUs that nobody has looked at yet: a GPU for each rank is assumed, and what the gates refuse
+// they refuse all the same.
+TEST(Ranks, GpusAllReduceAndExchangeNothing) {
+  const auto asked = [](Parallel parallel, std::int64_t ranks, const char* preset, bool served) {
+    ExplainOptions options;
+    options.preset = preset;
+    options.sketch.format = "fp8_block_scales";
+    options.device_pinned = true;
+    options.deployment.device = Device::kCuda;
+    options.deployment.parallel = parallel;
+    const bool cut = parallel == Parallel::kTtp || parallel == Parallel::kDtp;
+    (cut ? options.deployment.tp : options.deployment.ep) = ranks;
+    options.sm = 90;
+    return ask(options, served);
+  };
+  const std::string leaf = leaf_id("cuda", "fp8_block_scales");
+  for (const Parallel p : {Parallel::kTep, Parallel::kTtp})
+    for (const std::int64_t ranks : {2, 4, 8}) {
+      const Json report = asked(p, ranks, "deepseek-v3", true);
+      EXPECT_EQ(report["winner"], leaf);
+      EXPECT_EQ(report["strategies"][0]["strategy"], "all_reduce");
+    }
+  for (const Parallel p : {Parallel::kDep, Parallel::kDtp})
+    EXPECT_EQ(reasons(asked(p, 2, "deepseek-v3", false)).at(leaf), "path_not_enabled");
+  EXPECT_EQ(reasons(asked(Parallel::kTep, 16, "deepseek-v3", false)).at(leaf),
+            "topology_unsupported");
+  EXPECT_EQ(reasons(asked(Parallel::kTtp, 4, "qwen3-30b-a3b", false)).at(leaf), "shape_unaligned");
+}
+
 TEST(Ranks, APinnedStrategyIsNeverReplaced) {
   ExplainOptions options;
   options.preset = "tiny";

@@ -41,16 +41,46 @@ struct Mode {
 
 class Finalize : public EveryLeaf {
  protected:
-  void expect_contract(const Mode& mode, Ending ending, const LeafCase& c) {
-    const MoeLayer whole = build(c);
+  static Parts parts_of(const MoeLayer& whole, const Mode& mode) {
     Parts parts;
     for (int r = 0; r < kRanks; ++r) {
       const std::int64_t ep = kRanks / mode.tp;
-      parts.push_back(
-          test::make_part(whole.impl(), {ep_shard(c.problem.num_experts(), ep, r / int(mode.tp)),
-                                         {r % mode.tp, mode.tp},
-                                         {r, kRanks}}));
+      Shard held;  // of fused shared experts every rank holds all
+      if (whole.impl().routed().shape.unscaled_choices == 0)
+        held = ep_shard(whole.impl().problem().num_experts(), ep, r / int(mode.tp));
+      parts.push_back(test::make_part(whole.impl(), {held, {r % mode.tp, mode.tp}, {r, kRanks}}));
     }
+    return parts;
+  }
+
+  void expect_sum(const Mode& mode, Ending ending, const LeafCase& c) {
+    const MoeLayer whole = build(c);
+    const Parts parts = parts_of(whole, mode);
+    test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
+      layer::RankOptions o;
+      o.layer = whole.impl().options();
+      o.layer.pool = std::make_shared<ThreadPool>(1);
+      o.parallel = mode.parallel;
+      o.tp = mode.tp;
+      o.capacity = kTokens;
+      o.ending = ending;
+      RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+      HostBuffer workspace(rank.workspace_bytes());
+      Call call(whole.impl(), kTokens, 30);
+      std::vector<test::Share> shares;
+      for (const auto& part : parts) shares.push_back(test::share_of(*part, call));
+      ForwardArgs args = call.args();
+      args.workspace = workspace.bytes();
+      rank.forward(args);
+      EXPECT_TRUE(test::same_bits(call.out, test::EndOf{parts, shares, ending, call}.output()))
+          << to_string(mode.parallel) << " " << to_string(ending);
+      EXPECT_FALSE(test::same_bits(call.out, test::EndOf{parts, shares, ending, call, 1}.output()));
+    }));
+  }
+
+  void expect_contract(const Mode& mode, Ending ending, const LeafCase& c) {
+    const MoeLayer whole = build(c);
+    const Parts parts = parts_of(whole, mode);
     test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
       layer::RankOptions o;
       o.layer = whole.impl().options();
@@ -122,6 +152,23 @@ TEST_P(Finalize, EndsKeepTheirContractBitForBit) {
             c.problem.routed_scaling_factor = factor;
             expect_contract(mode, ending, c);
           }
+}
+
+// With nothing behind it a layer gives the sum, whatever its ending; zero experts, fused shared
+// ones and a plain ending's unrounded rows included.
+TEST_P(Finalize, TheSumAloneKeepsTheContract) {
+  LeafCase shared = test::shared_case(leaf(), 96), zeros = base(), fused = shared;
+  shared.problem.routed_scaling_factor = zeros.problem.routed_scaling_factor = 2.5F;
+  zeros.problem.routing.zero_experts = 2;
+  fused.options.fuse_shared = true;
+  for (const LeafCase* c : {&shared, &zeros, &fused})
+    for (const Mode& mode : {Mode{Parallel::kTtp, 2}, Mode{Parallel::kTep, 1}})
+      for (const Ending ending : {Ending::kPlain, Ending::kFused, Ending::kReduce}) {
+        const bool plain = ending == Ending::kPlain;
+        if (c == &zeros && ending == Ending::kReduce) continue;                    // refused
+        if (c == &fused && (!plain || mode.parallel == Parallel::kTep)) continue;  // refused
+        expect_sum(mode, ending, *c);
+      }
 }
 
 // Weights that stand in the experts' inputs weigh no row again, but those of zero experts, which

@@ -10,10 +10,12 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "switchyard/core/shard.h"
 #include "switchyard/formats/e2m1.h"
 #include "switchyard/formats/e4m3.h"
 #include "switchyard/formats/fp8_block.h"
 #include "switchyard/formats/nvfp4.h"
+#include "switchyard/formats/slice.h"
 #include "switchyard/ops/grouped_ffn/tile_ffn.h"
 #include "switchyard/ops/grouped_gemm/pack_tiles.h"
 #include "switchyard/ops/grouped_gemm/tile.h"
@@ -170,6 +172,47 @@ TEST(TileCodes, GateAndUpKeepTheirOwnScales) {
       }
     EXPECT_NE(gate.value(5, 9), up.value(5, 9));
   }
+}
+
+// What a TP rank packs are the whole expert's weights, rows of gate and up and columns of down from
+// where its shard begins, wherever the gate of cuda admits the cut.
+TEST(TileCodes, AShardHoldsTheWholeExpertsWeights) {
+  constexpr std::int64_t kHidden = 192;
+  int cuts_inside = 0;
+  for (const Case& c : kCases)
+    for (const auto& [inter, tp] : {std::pair{256, 2}, {256, 4}, {96, 2}, {160, 3}}) {
+      const ShardedWeights all{
+          .layout = c.weights, .quant = c.inputs, .hidden = kHidden, .inter = inter, .tp = tp};
+      if (!can_tile_shards(all).eligible()) continue;
+      SCOPED_TRACE(testing::Message() << c.name << ", " << inter << " over " << tp);
+      const formats::Matrix gate = test::make_matrix(c.weights, inter, kHidden, 3);
+      const formats::Matrix up = test::make_matrix(c.weights, inter, kHidden, 4);
+      const formats::Matrix down = test::make_matrix(c.weights, kHidden, inter, 5);
+      for (std::int64_t rank = 0; rank < tp; ++rank) {
+        const Shard shard = tp_shard(inter, tp, rank);
+        if (shard.size == 0) continue;
+        cuts_inside += shard.begin > 0 && shard.begin % 128 != 0;
+        const TileCode rows_code =
+            tile_code(formats::layout_from_row(c.weights, shard.begin), kHidden, c.inputs);
+        const std::int64_t packed_rows = (shard.size + 127) / 128 * 256;
+        Packed fc1({.rows = packed_rows, .cols = kHidden, .code = rows_code});
+        fc1.add(formats::slice_rows(gate, shard.begin, shard.size), RowPlace::kGate);
+        fc1.add(formats::slice_rows(up, shard.begin, shard.size), RowPlace::kUp);
+        for (std::int64_t r = 0; r < shard.size; ++r)
+          for (std::int64_t k = 0; k < kHidden; ++k) {
+            ASSERT_EQ(fc1.value(paired_row(r, false), k), gate.value(shard.begin + r, k));
+            ASSERT_EQ(fc1.value(paired_row(r, true), k), up.value(shard.begin + r, k));
+          }
+        const TileCode cols_code =
+            tile_code(formats::layout_from_col(c.weights, shard.begin), shard.size, c.inputs);
+        Packed fc2({.rows = kHidden, .cols = shard.size, .code = cols_code});
+        fc2.add(formats::slice_cols(down, shard.begin, shard.size), RowPlace::kPlain);
+        for (std::int64_t r = 0; r < kHidden; ++r)
+          for (std::int64_t k = 0; k < shard.size; ++k)
+            ASSERT_EQ(fc2.value(r, k), down.value(r, shard.begin + k)) << r << " " << k;
+      }
+    }
+  EXPECT_GT(cuts_inside, 12) << "shards that begin inside 128 columns";
 }
 
 // Every exponent that a row may mix with others of the same octaves.

@@ -189,6 +189,7 @@ TEST_F(Probe, AHypotheticalGpu) {
   Environment env = with_gpu({}, 100);
   EXPECT_EQ(env.sm, 100);
   EXPECT_EQ(env.num_gpus, 1);
+  EXPECT_EQ(with_gpu({}, 90, 4).num_gpus, 4);
   EXPECT_TRUE(env.has_dep("cuda"));
   EXPECT_THAT(usage_error_of([] { with_gpu({}, 9); }), HasSubstr("sm = 9"));
 }

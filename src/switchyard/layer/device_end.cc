@@ -183,6 +183,7 @@ void DeviceEnd::finish(const ForwardArgs& a, const Scratch& s, float factor,
 }
 
 void DeviceEnd::forward(const ForwardArgs& a, const BehindLayer* behind) {
+  reduce_->check();  // behind a trouble nothing more is enqueued
   check_device_call(part_, a);
   if (behind != nullptr) check_behind(*behind);
   Arena arena(a.workspace);
