@@ -126,11 +126,6 @@ TEST(GpuRanks, WhatTheyDoNotServeIsRefusedByName) {
               HasSubstr("reads rows on the host"));
   EXPECT_THAT(refusal([](layer::RankOptions&, Problem& p) { p.combine = CombinePrecision::kFp8; }),
               HasSubstr("the combine is fp8"));
-  EXPECT_THAT(refusal([](layer::RankOptions& o, Problem& p) {
-                o.ending = Ending::kReduce;
-                p.routing.zero_experts = 1;
-              }),
-              testing::Not(HasSubstr("another type")));
 }
 
 /// What a run on GPUs says, in a machine that has `gpus` of them.
