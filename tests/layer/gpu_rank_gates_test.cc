@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "switchyard/api/judge.h"
+#include "switchyard/api/rank_moe_layer.h"
 #include "switchyard/core/shard.h"
 #include "switchyard/layer/rank_layer.h"
 #include "switchyard/resolve/probe.h"
@@ -158,6 +159,33 @@ TEST(GpuRanks, ARunNamesRanksAndGpus) {
   EXPECT_THAT(run_refusal(8, Parallel::kDtp, 2), HasSubstr("parallel is dtp on cuda"));
   EXPECT_THAT(run_refusal(8, Parallel::kTtp, 4, "fp8_block_scales"),
               HasSubstr("inter = 768 over tp = 4"));
+}
+
+/// What a layer on ranks says by the installed headers, in a machine that has `gpus` GPUs.
+std::string layer_refusal(int gpus, Parallel parallel) {
+  const resolve::ScopedEnvironment scope(resolve::with_gpu(resolve::environment(), 90, gpus));
+  std::string text;
+  std::mutex lock;
+  on_rank_threads(2, [&](Rank& rank) {
+    RankBuildOptions o;
+    o.build.device = Device::kCuda;
+    o.build.parallel = parallel;
+    o.build.ep = 2;
+    o.max_tokens = 4;
+    try {
+      RankMoeLayer::from_preset(rank, "tiny", o);
+    } catch (const CannotServe& e) {
+      const std::lock_guard hold(lock);
+      text = e.what();
+    }
+  });
+  return text;
+}
+
+TEST(GpuRanks, ALayerOnRanksNamesModeAndGpus) {
+  if (resolve::environment().num_gpus > 1) GTEST_SKIP() << "more than one GPU here";
+  EXPECT_THAT(layer_refusal(1, Parallel::kTep), HasSubstr("2 ranks take a GPU each, 1 is here"));
+  EXPECT_THAT(layer_refusal(8, Parallel::kDep), HasSubstr("parallel is dep on cuda"));
 }
 
 }  // namespace

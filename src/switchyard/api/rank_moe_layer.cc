@@ -141,6 +141,7 @@ struct RankLayerBuilder {
     options.finalize = o.finalize;
     options.balanced = o.balanced;
     options.ends = &seat.ends;
+    options.shared_gpu = seat.shared_gpu;
     return options;
   }
 
@@ -218,6 +219,14 @@ void RankMoeLayer::forward(const ForwardArgs& args) {
 void RankMoeLayer::forward(const ForwardArgs& args, const BehindLayer& behind) {
   const Rank::State::Turn turn(state_->seat);
   state_->layer->forward(args, behind);
+}
+void RankMoeLayer::wait(Stream stream) {
+  const Rank::State::Turn turn(state_->seat);
+  state_->layer->wait(stream);
+}
+void RankMoeLayer::check() {
+  const Rank::State::Turn turn(state_->seat);
+  state_->layer->check();
 }
 
 void RankMoeLayer::update_expert(std::int64_t e, const ExpertArrays& arrays) {

@@ -41,9 +41,13 @@ struct RankBuildOptions {
 ///          compare what must be equal before they pack: options, switches, the router's weights, a
 ///          checkpoint's digest; a caller's expert arrays are not compared. A Rank outlives what is
 ///          built on it.
+/// GPUs:    under tep and ttp, each rank on the GPU that is current when it builds. A forward is
+///          enqueued on args.stream, all of its memory lies on that GPU, and it can be captured.
+///          Layers share nothing there: ranks that call them in unlike orders end by the deadline.
 /// Errors:  UsageError and CannotServe as for a MoeLayer: an error of one rank is told on all, as a
 ///          UsageError where it is another's. DeviceError, and UsageError for calls that overlap,
-///          as for a Rank.
+///          as for a Rank. Of what goes wrong on a GPU the next forward(), wait() or check()
+///          tells.
 class RankMoeLayer {
  public:
   /// Layer `index` of a checkpoint. Of the experts only the rank's own are read.
@@ -85,6 +89,11 @@ class RankMoeLayer {
   /// The same of a layer that ends in a fused all-reduce, with what stands behind it; args.out is
   /// not written. Errors: UsageError also for a layer that ends plainly.
   void forward(const ForwardArgs& args, const BehindLayer& behind);
+  /// Waits for what is queued on a stream of the rank's GPU, and throws what went wrong in it. On
+  /// the CPU a forward has ended when it returns.
+  void wait(Stream stream);
+  /// Throws what has gone wrong on the GPU so far; does not wait.
+  void check();
 
   /// Replaces routed expert `e` in every slot that holds it, as MoeLayer::update_expert() does;
   /// every rank gives the whole expert, and the ranks compare a digest of it.

@@ -45,6 +45,7 @@ struct Rank::State {
   comm::Group& group;
   bool processes;  // the ranks are, and not threads of one
   std::atomic<bool> busy = false;
+  bool shared_gpu = false;  // a test's: ranks may sit on one GPU
   int exceptions = std::uncaught_exceptions();
   std::map<int, std::shared_ptr<ThreadPool>> pools;
   layer::SharedEnds ends;  // in front of the group's end

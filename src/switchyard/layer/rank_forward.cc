@@ -219,7 +219,7 @@ void RankLayer::guarded_run(const ForwardArgs& a, const BehindLayer* behind) {
   const FloatEnvScope env;  // sums and roundings of the ranks are made on this thread
   const auto reading = layer_->reading();
   try {
-    group_.check_alive("a forward");
+    if (!device_) group_.check_alive("a forward");  // what is enqueued on a GPU looks itself
     if (order_) order_->begin(number_);
     if (options_.balanced) {
       note(RankStep::kStartWait);
