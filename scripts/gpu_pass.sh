@@ -6,7 +6,8 @@
 #     gpu_pass.sh run [PART...]            where they were unpacked; parts that passed before are not run again
 #     gpu_pass.sh parts                    names the parts
 #
-# Each part takes at most eight minutes; what it printed stands in logs/PART.log, and done/PART says that it passed.
+# Each part takes at most eight minutes; what it printed stands in logs/PART.log, and done/PART says that it passed. Parts may run at once, each by a
+# call of its own: most of their time is the host's. Those of ranks have deadlines and run alone.
 # Exit status: 0 all asked parts passed, 1 one failed, 2 a usage mistake, 3 there is no GPU.
 set -u
 PARTS="units layers ranks extremes processes fixtures memcheck racecheck memcheck_ranks racecheck_ranks"
