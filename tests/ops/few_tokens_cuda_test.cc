@@ -45,7 +45,7 @@ struct Gathered {
   std::int64_t offset = 0;  // of the first token, in elements: 1 is no multiple of 16 bytes
 };
 
-enum class Way { kGeneral, kFew, kJoined };
+enum class Way { kGeneral, kCompiled, kJoined };
 
 /// Poisons everything, routes and arranges.
 Arranged arrange(RouteCase& c, const Gathered& g, Way way) {
@@ -94,10 +94,9 @@ Arranged arrange(RouteCase& c, const Gathered& g, Way way) {
   if (way == Way::kJoined) {
     route_and_arrange_cuda(route, sort, gather, stream.get());
   } else {
-    const bool few = way == Way::kFew;
-    route_cuda(route, stream.get(), few ? RouterWish::kCompiled : RouterWish::kGeneral);
-    if (few) arrange_few_cuda(c.spec, sort, gather, stream.get());
-    if (!few) sort_and_gather_cuda(sort, gather, stream.get());
+    const bool compiled = way == Way::kCompiled;
+    route_cuda(route, stream.get(), compiled ? RouterWish::kCompiled : RouterWish::kGeneral);
+    sort_and_gather_cuda(sort, gather, stream.get());
   }
   stream.wait();
   return {ids.get(),      offsets.get(), counts.get(),   source.get(),   sorted_of.get(),
@@ -110,7 +109,7 @@ TEST_F(FewTokensCuda, EveryWayRoutesAndSortsWithTheSameBits) {
       SCOPED_TRACE(testing::Message() << describe(spec) << ", " << tokens << " tokens");
       RouteCase c(spec, tokens, unsigned(spec.top_k + tokens)), other(spec, tokens, 99);
       const Arranged general = arrange(c, {}, Way::kGeneral);
-      EXPECT_EQ(arrange(c, {}, Way::kFew), general);
+      EXPECT_EQ(arrange(c, {}, Way::kCompiled), general);
       EXPECT_EQ(arrange(c, {}, Way::kJoined), general);
       EXPECT_EQ(general.arrivals[998], 0);
       EXPECT_EQ(general.arrivals[999], -77) << "the canary behind them";
@@ -126,7 +125,7 @@ TEST_F(FewTokensCuda, EveryWayOrdersSpecialLogitsAndTies) {
     RouteCase c(spec, test::kSpecialRows);
     test::set_special_rows(c);
     const Arranged general = arrange(c, {}, Way::kGeneral);
-    EXPECT_EQ(arrange(c, {}, Way::kFew), general);
+    EXPECT_EQ(arrange(c, {}, Way::kCompiled), general);
     EXPECT_EQ(arrange(c, {}, Way::kJoined), general);
   }
 }
@@ -149,18 +148,16 @@ TEST_F(FewTokensCuda, EveryWayQuantisesWithTheSameBits) {
         RouteCase c(make_routing(method, 20, 3), 5);
         const Gathered g{quant, codes, hidden, offset};
         const Arranged general = arrange(c, g, Way::kGeneral);
-        EXPECT_EQ(arrange(c, g, Way::kFew), general);
         EXPECT_EQ(arrange(c, g, Way::kJoined), general);
         const Gathered less{quant, codes, hidden - 1, offset};
         EXPECT_NE(arrange(c, less, Way::kJoined).tiles, general.tiles) << "the control: a column";
       }
 }
 
-TEST_F(FewTokensCuda, ACallThatFewTokensKernelsDoNotServeIsRefused) {
+TEST_F(FewTokensCuda, ACallThatTheJoinedLaunchDoesNotServeIsRefused) {
   RouteCase many(make_routing(RoutingMethodType::kRenormalize, 20, 3), 9),
       plain(make_routing(RoutingMethodType::kTopK, 20, 3), 2);
   EXPECT_THROW(arrange(many, {}, Way::kJoined), InternalError);
-  EXPECT_THROW(arrange(many, {}, Way::kFew), InternalError);
   EXPECT_THROW(arrange(plain, {}, Way::kJoined), InternalError);
   RouteCase good(make_routing(RoutingMethodType::kRenormalize, 20, 3), 8);
   EXPECT_EQ(arrange(good, {}, Way::kJoined), arrange(good, {}, Way::kGeneral));

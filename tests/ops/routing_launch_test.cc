@@ -13,10 +13,10 @@ namespace {
 using testing::HasSubstr;
 using Method = RoutingMethodType;
 
-/// A call that asks for one launch and can have it, as a case changes it.
+/// A call that can have one launch, as a case changes it.
 struct Asked {
   RoutingSpec spec = make_routing(Method::kRenormalize, 128, 8);
-  RoutingCall call{.tokens = kMostJoinedTokens, .choices = 8, .asked = TileRouting::kJoined};
+  RoutingCall call{.tokens = kMostJoinedTokens, .choices = 8};
 
   RoutingLaunch answer() {
     call.spec = &spec;
@@ -43,14 +43,9 @@ TEST(RoutingLaunchOf, FewTokensOfACompiledRecipeShareIt) {
 
 TEST(RoutingLaunchOf, EveryOtherCallHasItsReason) {
   Asked a;
-  a.call.asked = TileRouting::kPlanned;
-  EXPECT_EQ(a.answer(), RoutingLaunch::kPlannedApart);
-  EXPECT_THAT(a.text(), HasSubstr("routing=3"));
-  for (TileRouting asked : {TileRouting::kGeneral, TileRouting::kFew}) {
-    a.call.asked = asked;
-    EXPECT_EQ(a.answer(), RoutingLaunch::kAskedApart);
-    EXPECT_THAT(a.text(), HasSubstr(asked == TileRouting::kFew ? "routing=2" : "routing=1"));
-  }
+  a.call.asked = TileRouting::kApart;
+  EXPECT_EQ(a.answer(), RoutingLaunch::kAskedApart);
+  EXPECT_THAT(a.text(), HasSubstr("routing=1"));
   Asked given{.spec = make_routing(Method::kUnspecified, 128, 8)}, caller;
   caller.call.caller = true;
   EXPECT_EQ(given.answer(), RoutingLaunch::kCallersChoice);
@@ -79,14 +74,11 @@ TEST(RoutingLaunchOf, EveryOtherCallHasItsReason) {
   EXPECT_THAT(half.text(), HasSubstr("fp16"));
 }
 
-TEST(RoutingLaunchOf, WhatCannotBeStandsBeforeWhatNobodyAsked) {
+TEST(RoutingLaunchOf, WhatCannotBeStandsBeforeWhatWasNotAsked) {
   Asked a;
-  a.call.asked = TileRouting::kPlanned;
+  a.call.asked = TileRouting::kApart;
   a.call.tokens = 9;
   EXPECT_EQ(a.answer(), RoutingLaunch::kManyTokens);
-  EXPECT_EQ(serves_few(a.call), RoutingLaunch::kManyTokens);
-  a.call.tokens = 8;
-  EXPECT_EQ(serves_few(a.call), RoutingLaunch::kTogether);
 }
 
 TEST(RoutingLaunchOf, EveryAnswerHasANameAndASentenceOfItsOwn) {
@@ -94,9 +86,9 @@ TEST(RoutingLaunchOf, EveryAnswerHasANameAndASentenceOfItsOwn) {
   const RoutingSpec spec = make_routing(Method::kRenormalize, 128, 8);
   std::set<std::string> texts;
   std::set<std::string_view> names;
-  constexpr RoutingLaunch kAll[] = {kTogether,    kPlannedApart, kAskedApart, kCallersChoice,
-                                    kFusedShared, kManyTokens,   kNoRouter,   kWeighedInput,
-                                    kFp16,        kAmongRanks,   kOnCpu};
+  constexpr RoutingLaunch kAll[] = {kTogether,   kAskedApart, kCallersChoice, kFusedShared,
+                                    kManyTokens, kNoRouter,   kWeighedInput,  kFp16,
+                                    kAmongRanks, kOnCpu};
   for (RoutingLaunch answer : kAll) {
     names.insert(to_string(answer));
     texts.insert(explain(answer, {.spec = &spec}));

@@ -45,8 +45,8 @@ TEST_P(DeviceTactics, EveryCandidateGivesTheSameBitsUnderOtherRecipes) {
   groups.n_group = 2;
   groups.topk_group = 1;
   const std::pair<RoutingSpec, const char*> recipes[] = {
-      {groups, "planned_apart"},
-      {make_routing(RoutingMethodType::kDefault, 6, 3), "planned_apart"},
+      {groups, "together"},
+      {make_routing(RoutingMethodType::kDefault, 6, 3), "together"},
       {make_routing(RoutingMethodType::kTopK, 6, 3), "no_router"}};
   for (const auto& [spec, reason] : recipes) {
     SCOPED_TRACE(describe(spec));

@@ -151,21 +151,19 @@ TEST(TilePlanner, LeavesOutTilesThatAreFarFromTheBest) {
   EXPECT_FALSE(tries(1, 256));
 }
 
-TEST(TilePlanner, OffersWaysToRouteWhereFewTokensAreRouted) {
-  const auto offers = [](const ops::FfnShape& s, std::int64_t tokens, TileRouting routing) {
+TEST(TilePlanner, OffersALaunchOfItsOwnWhereFewTokensAreRouted) {
+  const auto offers = [](const ops::FfnShape& s, std::int64_t tokens) {
     const std::vector<Tactic> list = ops::tile_candidates({&s, tokens});
-    const Tactic asked = TileTactic{0, 0, std::int64_t(routing)};
+    const Tactic asked = TileTactic{0, 0, std::int64_t(TileRouting::kApart)};
     return std::find(list.begin(), list.end(), asked) != list.end();
   };
   const ops::FfnShape s = shape_of("none", make_preset("qwen3-30b-a3b"));
   ops::FfnShape shared = s;
   shared.experts = 1;
-  for (TileRouting routing : {TileRouting::kGeneral, TileRouting::kFew, TileRouting::kJoined}) {
-    EXPECT_TRUE(offers(s, 1, routing));
-    EXPECT_TRUE(offers(s, 8, routing));
-    EXPECT_FALSE(offers(s, 16, routing));
-    EXPECT_FALSE(offers(shared, 1, routing)) << "one expert needs no routing";
-  }
+  EXPECT_TRUE(offers(s, 1));
+  EXPECT_TRUE(offers(s, 8));
+  EXPECT_FALSE(offers(s, 16));
+  EXPECT_FALSE(offers(shared, 1)) << "one expert needs no routing";
 }
 
 TEST(TilePlanner, OffersWholeTilesWhereTheyAreDecoded) {
@@ -189,7 +187,7 @@ TEST(TilePlanner, RefusesATierThatIsNotBuilt) {
   };
   EXPECT_THAT(error(TileTactic{17, 8}), HasSubstr("no tier of 17 tokens"));
   EXPECT_THAT(error(TileTactic{8, 3}), HasSubstr("no tier of 3 tokens"));
-  EXPECT_THAT(error(TileTactic{8, 8, 4}), HasSubstr("no way 4 to route"));
+  EXPECT_THAT(error(TileTactic{8, 8, 2}), HasSubstr("no way 2 to route"));
   EXPECT_THAT(error(PanelTactic{}), HasSubstr("CPU's panels"));
 }
 

@@ -31,13 +31,10 @@ struct PanelTactic {
   }
 };
 
-/// How a call of a GPU's routed experts is routed, as a tactic writes it. What a call cannot have
-/// is done as planned, and the report says why.
+/// How a call of a GPU's routed experts is routed, as a tactic writes it.
 enum class TileRouting : std::int64_t {
-  kPlanned = 0,  // apart, by the router that the call's sizes choose
-  kGeneral = 1,  // apart, by the router that serves every recipe
-  kFew = 2,    // apart, by the one compiled for the class of recipes; few tokens' arranging behind
-  kJoined = 3  // both of kFew in one launch
+  kPlanned = 0,  // in the launch that sorts and quantises, where that one serves the call
+  kApart = 1     // in a launch of its own
 };
 
 /// How the tile kernels of a GPU run one call of grouped experts.

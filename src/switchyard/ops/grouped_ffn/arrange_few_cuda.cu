@@ -21,8 +21,8 @@ static_assert(kMostJoinedTokens <= kWarps, "a warp routes a token");
 struct FewCall {
   DeviceSort sort;
   DeviceGather gather;
-  HeldRoute route;  // read where the kernel has a router
-  int groups;       // of eight columns in whole tiles, one a thread
+  HeldRoute route;
+  int groups;  // of eight columns in whole tiles, one a thread
 
   __host__ __device__ int parts() const { return (groups + kThreads - 1) / kThreads; }
 };
@@ -46,26 +46,20 @@ struct Board {
   std::int32_t ids[kMaxTopK];  // of the block's token
 };
 
-/// A warp takes the choices of its token, from its router or from memory; the first block of a
-/// token writes what the router made for the launches behind.
+/// A warp takes the choices of its token from its router; the first block of a token writes what
+/// the router made for the launches behind.
 template <RouterKind kind, int kHeld>
 __device__ void choose(const FewCall& call, int token, bool first, float* scores, Board& board) {
   const DeviceSort& a = call.sort;
   const int t = int(threadIdx.x / 32), lane = lane_of(), top_k = int(a.top_k);
   if (t >= int(a.tokens)) return;
-  int id = -1;
-  if constexpr (kind == RouterKind::kGeneral) {
-    if (lane < top_k) id = a.ids[t * top_k + lane];
-  } else {
-    const auto [chosen, weight] =
-        sm90::route_token<kind, kHeld>(call.route, t, scores + t * sm90::score_floats(kHeld));
-    id = chosen;
-    if (first && t == token && lane < top_k) {
-      call.route.ids.row(t)[lane] = id;
-      call.route.weights.row(t)[lane] = weight;
-    }
-  }
+  const auto [id, weight] =
+      sm90::route_token<kind, kHeld>(call.route, t, scores + t * sm90::score_floats(kHeld));
   if (lane >= top_k) return;
+  if (first && t == token) {
+    call.route.ids.row(t)[lane] = id;
+    call.route.weights.row(t)[lane] = weight;
+  }
   if (id >= 0 && id < a.experts) board.chosen.add(t, id);
   if (t == token) board.ids[lane] = id;
 }
@@ -121,7 +115,7 @@ void launch(const FewCall& call, Stream stream) {
                 "shared memory that a launch has without asking");
   const std::int64_t scores =
       held::scores_first(kind) ? call.sort.tokens * sm90::score_floats(kHeld) : 0;
-  launch_overlapped("arranging of few rows: launch", arrange_few_kernel<kind, kHeld, quant>,
+  launch_overlapped("routing and arranging: launch", arrange_few_kernel<kind, kHeld, quant>,
                     {.blocks = unsigned(call.sort.tokens * call.parts()),
                      .threads = kThreads,
                      .shared_bytes = std::size_t(4 * scores)},
@@ -144,8 +138,9 @@ void launch_router(const RouterChoice& router, const FewCall& call, Stream strea
     case RouterKind::kSigmoidGroups:
       return with.template operator()<RouterKind::kSigmoidGroups>();
     case RouterKind::kGeneral:
-      return launch<RouterKind::kGeneral, kMostHeld, quant>(call, stream);
+      break;
   }
+  ensure(false, "routing and arranging: router ", to_string(router.kind), " is not compiled");
 }
 
 void launch_quant(const RouterChoice& router, const FewCall& call, Stream stream) {
@@ -168,38 +163,19 @@ void launch_quant(const RouterChoice& router, const FewCall& call, Stream stream
     case kF32:
       break;
   }
-  ensure(false, "arranging of few rows: nothing quantises by ", to_string(call.gather.quant));
-}
-
-/// Errors: InternalError for what the kernel does not read.
-void check(const RoutingCall& call, const DeviceGather& g) {
-  const RoutingLaunch answer = routing_launch(call);
-  ensure(answer == RoutingLaunch::kTogether && g.weights == nullptr,
-         "arranging of few rows: ", explain(answer, call));
+  ensure(false, "routing and arranging: nothing quantises by ", to_string(call.gather.quant));
 }
 
 }  // namespace
 
-void arrange_few_cuda(const RoutingSpec& spec, const DeviceSort& a, const DeviceGather& g,
-                      Stream stream) {
-  check({.spec = &spec,
-         .tokens = a.tokens,
-         .choices = a.top_k,
-         .dtype = g.dtype,
-         .asked = TileRouting::kJoined},
-        g);
-  if (a.tokens > 0) launch_quant({}, {a, g, {}, groups_of(g)}, stream);
-}
-
 void route_and_arrange_cuda(const RouteArgs& route, const DeviceSort& a, const DeviceGather& g,
                             Stream stream) {
   route.check_shapes();
-  check({.spec = route.spec,
-         .tokens = a.tokens,
-         .choices = a.top_k,
-         .dtype = g.dtype,
-         .asked = TileRouting::kJoined},
-        g);
+  const RoutingCall call{
+      .spec = route.spec, .tokens = a.tokens, .choices = a.top_k, .dtype = g.dtype};
+  const RoutingLaunch answer = routing_launch(call);
+  ensure(answer == RoutingLaunch::kTogether && g.weights == nullptr,
+         "routing and arranging: ", explain(answer, call));
   ensure(route.logits.rows == a.tokens && route.ids.data == a.ids,
          "routing and arranging: ", route.logits.rows, " rows of logits for ", a.tokens,
          " tokens, or ids of their own");

@@ -68,17 +68,12 @@ struct DeviceGather {
 
 /// Enqueues both: one launch for few tokens, two for many.
 void sort_and_gather_cuda(const DeviceSort& sort, const DeviceGather& gather, Stream stream);
-/// The bits of sort_and_gather_cuda() in less code, for the choices of a recipe that serves_few()
-/// admits: distinct ids of few tokens.
-///
-/// Errors:  InternalError for a call that it does not admit.
-void arrange_few_cuda(const RoutingSpec& spec, const DeviceSort& sort, const DeviceGather& gather,
-                      Stream stream);
-/// Routes too, all in one launch: the bits of route_cuda() and then sort_and_gather_cuda().
+/// Routes few tokens too, all in one launch: the bits of route_cuda() and then
+/// sort_and_gather_cuda().
 ///
 /// Shapes:  route.ids and route.weights are what the sort and the layer's end read; its logits are
 ///          [sort.tokens, experts and zero experts].
-/// Errors:  as arrange_few_cuda().
+/// Errors:  InternalError for a call that routing_launch() keeps apart.
 void route_and_arrange_cuda(const RouteArgs& route, const DeviceSort& sort,
                             const DeviceGather& gather, Stream stream);
 

@@ -12,9 +12,6 @@ namespace {
 }  // namespace
 
 void sort_and_gather_cuda(const DeviceSort&, const DeviceGather&, Stream) { refuse(); }
-void arrange_few_cuda(const RoutingSpec&, const DeviceSort&, const DeviceGather&, Stream) {
-  refuse();
-}
 void route_and_arrange_cuda(const RouteArgs&, const DeviceSort&, const DeviceGather&, Stream) {
   refuse();
 }

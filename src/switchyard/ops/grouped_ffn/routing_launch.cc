@@ -10,8 +10,6 @@ std::string_view to_string(RoutingLaunch answer) {
   switch (answer) {
     case RoutingLaunch::kTogether:
       return "together";
-    case RoutingLaunch::kPlannedApart:
-      return "planned_apart";
     case RoutingLaunch::kAskedApart:
       return "asked_apart";
     case RoutingLaunch::kCallersChoice:
@@ -34,7 +32,10 @@ std::string_view to_string(RoutingLaunch answer) {
   throw InternalError(cat("routing launch ", int(answer), " has no text"));
 }
 
-RoutingLaunch serves_few(const RoutingCall& call) {
+namespace {
+
+/// Whether the joined launch serves such a call, whatever is asked: kTogether, or why not.
+RoutingLaunch serves(const RoutingCall& call) {
   const RoutingSpec& spec = *call.spec;
   if (call.caller || spec.choice == ChoiceRule::kCaller) return RoutingLaunch::kCallersChoice;
   if (call.choices != spec.top_k) return RoutingLaunch::kFusedShared;
@@ -44,12 +45,13 @@ RoutingLaunch serves_few(const RoutingCall& call) {
   return call.dtype == Dtype::kBf16 ? RoutingLaunch::kTogether : RoutingLaunch::kFp16;
 }
 
+}  // namespace
+
 RoutingLaunch routing_launch(const RoutingCall& call) {
-  // What cannot be stands before what nobody asked for: a reader can change only the latter.
-  const RoutingLaunch serves = serves_few(call);
-  if (serves != RoutingLaunch::kTogether || call.asked == TileRouting::kJoined) return serves;
-  return call.asked == TileRouting::kPlanned ? RoutingLaunch::kPlannedApart
-                                             : RoutingLaunch::kAskedApart;
+  // What cannot be stands before what was not asked for: a reader can change only the latter.
+  const RoutingLaunch answer = serves(call);
+  const bool apart = call.asked == TileRouting::kApart;
+  return answer == RoutingLaunch::kTogether && apart ? RoutingLaunch::kAskedApart : answer;
 }
 
 std::string explain(RoutingLaunch answer, const RoutingCall& call) {
@@ -57,10 +59,6 @@ std::string explain(RoutingLaunch answer, const RoutingCall& call) {
   switch (answer) {
     case RoutingLaunch::kTogether:
       return "routing, sorting and quantising share a launch";
-    case RoutingLaunch::kPlannedApart:
-      return cat(apart,
-                 "the plan keeps it apart, a tactic with routing=", int(TileRouting::kJoined),
-                 " joins it");
     case RoutingLaunch::kAskedApart:
       return cat(apart, "the tactic asks for it with routing=", int(call.asked));
     case RoutingLaunch::kCallersChoice:

@@ -16,7 +16,6 @@ namespace switchyard::ops {
 /// Every answer: routing is in that launch, or a reason why it has one of its own.
 enum class RoutingLaunch : std::uint8_t {
   kTogether,
-  kPlannedApart,   // the tactic leaves it to the plan, and that keeps them apart
   kAskedApart,     // the tactic says so
   kCallersChoice,  // the caller brings ids and weights: nothing is routed
   kFusedShared,    // fused shared experts are written behind the choices
@@ -31,7 +30,7 @@ enum class RoutingLaunch : std::uint8_t {
 /// Tokens up to which one launch does all; a warp routes each.
 inline constexpr std::int64_t kMostJoinedTokens = 8;
 
-/// "together", "planned_apart" and so on.
+/// "together", "asked_apart" and so on.
 std::string_view to_string(RoutingLaunch answer);
 
 /// A call of routed experts as far as the answer depends on it.
@@ -44,8 +43,6 @@ struct RoutingCall {
   bool caller = false;  // the caller brings the choices
 };
 
-/// Whether the kernels for few tokens serve such a call, whatever is asked: kTogether, or why not.
-RoutingLaunch serves_few(const RoutingCall& call);
 /// The answer for cuda.
 RoutingLaunch routing_launch(const RoutingCall& call);
 /// The same in a sentence with the failing value and the limit.

@@ -210,10 +210,7 @@ void arrange(const FfnArgs& a, const Buffers& b) {
                          .asked = routing_of(a)};
   if (routing_launch(call) == RoutingLaunch::kTogether)
     return route_and_arrange_cuda(*a.route, sort, gather, a.stream);
-  const bool general = call.asked == TileRouting::kGeneral;
-  route_cuda(*a.route, a.stream, general ? RouterWish::kGeneral : RouterWish::kOwn);
-  if (call.asked == TileRouting::kFew && serves_few(call) == RoutingLaunch::kTogether)
-    return arrange_few_cuda(*a.route->spec, sort, gather, a.stream);
+  route_cuda(*a.route, a.stream);
   sort_and_gather_cuda(sort, gather, a.stream);
 }
 

@@ -74,10 +74,9 @@ std::vector<Tactic> tile_candidates(const FfnCall& call) {
   for (std::int64_t fc1 : tried_tiers(call, fc1_tiles(*call.shape)))
     for (std::int64_t fc2 : tried_tiers(call, fc2_tiles(*call.shape)))
       out.push_back(TileTactic{fc1, fc2});
-  // How a call is routed matters where few tokens wait for it; one expert alone needs no routing.
-  const bool routes = call.shape->experts > 1 && call.tokens <= kMostJoinedTokens;
-  for (TileRouting routing : {TileRouting::kGeneral, TileRouting::kFew, TileRouting::kJoined})
-    if (routes) out.push_back(TileTactic{0, 0, std::int64_t(routing)});
+  // Where few tokens are routed in the launch that sorts; one expert alone needs no routing.
+  if (call.shape->experts > 1 && call.tokens <= kMostJoinedTokens)
+    out.push_back(TileTactic{0, 0, std::int64_t(TileRouting::kApart)});
   return out;
 }
 
@@ -88,9 +87,9 @@ void check_tile_tactic(const FfnCall& call, const Tactic& tactic) {
         cat("tactic ", to_string(tactic), ": it is of a CPU's panels, and cuda runs tiles"));
   check_tier(call, fc1_tiles(*call.shape), t->fc1_tile, tactic);
   check_tier(call, fc2_tiles(*call.shape), t->fc2_tile, tactic);
-  require(t->routing <= std::int64_t(TileRouting::kJoined), "tactic ", to_string(tactic),
+  require(t->routing <= std::int64_t(TileRouting::kApart), "tactic ", to_string(tactic),
           ": there is no way ", t->routing, " to route; there are 0 (planned) to ",
-          std::int64_t(TileRouting::kJoined), " (joined)");
+          std::int64_t(TileRouting::kApart), " (apart)");
 }
 
 }  // namespace switchyard::ops
