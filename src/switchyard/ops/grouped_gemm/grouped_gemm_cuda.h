@@ -23,8 +23,6 @@ namespace switchyard::ops {
 /// Units:   expert_stride in bytes. max_tokens bounds the rows of an expert, max_rows the rows of
 ///          all: they choose the tier and the grid. sorted_early: offsets and counts stand since
 ///          before the launch in front of this one, so weights may be fetched while that one runs.
-///          stagger: cycles for each 128 bytes of K, over which the beginnings of the prefill
-///          tier's blocks are spread; 0: all at once.
 struct DeviceGemm {
   const std::byte* weights = nullptr;
   std::int64_t expert_stride = 0;
@@ -37,7 +35,6 @@ struct DeviceGemm {
   std::int64_t max_tokens = 0;
   std::int64_t max_rows = 0;
   bool sorted_early = false;
-  std::int64_t stagger = 0;
 };
 
 /// What the sums are multiplied by before biases join.

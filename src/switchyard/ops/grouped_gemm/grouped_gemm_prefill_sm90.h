@@ -177,8 +177,6 @@ class TileWalk {
     }
     return false;
   }
-  /// Of all pairs.
-  __device__ int num_tiles() const { return num_tiles_; }
 
  private:
   /// The tile of that number; numbers come in ascending order.
@@ -218,18 +216,7 @@ class ProducerBase {
   template <class Fetch>
   __device__ void each_tile(Fetch&& fetch) {
     TileWalk<Operands> walk(g_, s_);
-    const int pairs = gridDim.x / kPair, pair = blockIdx.x / kPair;
-    if (g_.stagger > 0 && walk.num_tiles() > 2 * pairs) stagger(pair);
     for (Work w; walk.next(w);) fetch(w);
-  }
-  /// Pairs begin at eight different parts of a tile's time: else all of them would fetch, and then
-  /// all of them store. The other block of a pair waits for this one's half of the tokens.
-  __device__ void stagger(int pair) const {
-    constexpr std::int64_t kParts = 8;
-    if (rank_ != 0) return;
-    const std::int64_t start = clock64(), tile = g_.stagger * g_.layout.col_tiles();
-    while (clock64() - start < tile * (pair % kParts) / kParts) {
-    }
   }
   __device__ void wait_for_stage() {
     barrier_wait_bounded(&s_.empty[ring_.stage], ring_.phase ^ 1);
