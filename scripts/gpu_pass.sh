@@ -87,8 +87,8 @@ sanitized() {
 part() {
   case $1 in
     units) tests --gtest_filter='-*Device*:AfterAFault*' ;;
-    layers) tests --gtest_filter='*Device*:AfterAFault*:-DeviceExtremes*:*DeviceRank*' ;;
-    ranks) tests --gtest_filter='*DeviceRank*' ;;
+    layers) tests --gtest_filter='*Device*:AfterAFault*:-DeviceExtremes*:*DeviceRank*:*DeviceAllReduce*' ;;
+    ranks) tests --gtest_filter='*DeviceRank*:*DeviceAllReduce*' ;;
     extremes) tests --gtest_filter='DeviceExtremes*' ;;
     processes) processes ;;
     fixtures) fixtures ;;

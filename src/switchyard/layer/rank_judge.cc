@@ -447,16 +447,28 @@ void unite(comm::Group& group, Judgement& j) {
   }
 }
 
+/// How far apart a wire's neighbouring values are, for those whose edges a share may meet. Sums in
+/// fp32 meet a bf16 edge too rarely to tell, sums of E4M3 products do not.
+double step_of(comm::Wire wire, bool sums_e4m3) {
+  switch (wire) {
+    case comm::Wire::kNvfp4:
+      return 0x1p-1;
+    case comm::Wire::kFp8:
+      return 0x1p-3;
+    case comm::Wire::kBf16:
+      return sums_e4m3 ? 0x1p-8 : 0;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 Budgets budgets_of(const RankLayer& layer) {
   Budgets out = budgets_of(layer.part());
   // A value within the budget of a code's edge takes either code: a move by one step of relative
   // size s, of a share of the values that is about budget / s, adds sqrt(s * budget).
-  constexpr double kFp8Step = 0x1p-3, kNvfp4Step = 0x1p-1;
-  const double step = layer.wire() == comm::Wire::kFp8     ? kFp8Step
-                      : layer.wire() == comm::Wire::kNvfp4 ? kNvfp4Step
-                                                           : 0;
+  const double step = step_of(layer.wire(), out.flips == kE4m3Flips);
   out.oracle = std::max(out.oracle, std::sqrt(step * out.oracle));
   return out;
 }
