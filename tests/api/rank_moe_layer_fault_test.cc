@@ -79,6 +79,36 @@ TEST(RankMoeLayerFault, AfterAFailedCallEveryCallFails) {
     }
 }
 
+/// A rank whose program fails elsewhere, and catches that itself.
+TEST(RankMoeLayerFault, ARankThatGivesUpEndsTheOthersWaits) {
+  const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
+  for (const Mode& m : test::kFourModes)
+    on_rank_threads(2, [&](Rank& rank) {
+      RankMoeLayer layer = RankMoeLayer::from_preset(rank, "tiny", options_of(m.on(2), 2));
+      Call call(whole.impl(), 5);
+      output_of(layer, call);
+      if (rank.number() == 1) {
+        rank.give_up("the request queue is gone");
+        rank.give_up("a second reason");
+        EXPECT_THROW(output_of(layer, call), DeviceError) << "nor does it go on itself";
+        return;
+      }
+      const auto text = [](const auto& f) -> std::string {
+        try {
+          f();
+        } catch (const DeviceError& e) {
+          return e.what();
+        }
+        return "no error";
+      };
+      // The first may wait already, the others must not begin to.
+      EXPECT_THAT(text([&] { output_of(layer, call); }),
+                  HasSubstr("rank 1 gave up (the request queue is gone)"))
+          << to_string(m.parallel);
+      EXPECT_THAT(text([&] { rank.barrier(); }), HasSubstr("the request queue is gone"));
+    });
+}
+
 TEST(RankMoeLayerFault, RanksThatCallUnlikeLayersAreToldSo) {
   const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
   for (const test::Way& c : test::kWays) {

@@ -42,6 +42,8 @@ void Rank::barrier() {
   state_->group.barrier("a barrier of the ranks");
 }
 
+void Rank::give_up(std::string_view why) { state_->group.abort(why); }
+
 void on_rank_threads(std::int64_t ranks, const std::function<void(Rank&)>& work) {
   require(work != nullptr, "on_rank_threads: there is no work");
   require(ranks >= 1 && ranks <= comm::kMaxGroupRanks, "ranks = ", ranks, " is outside 1..",

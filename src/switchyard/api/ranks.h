@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "switchyard/api/processes.h"
 
@@ -37,6 +38,10 @@ class Rank {
   int size() const;
   /// Returns when every rank has called it.
   void barrier();
+  /// Ends the waits of the others, now and from now on, with a DeviceError that says `why`: for a
+  /// rank that cannot go on, an error of the program's own for one, and does not leave by that. The
+  /// first rank's reason counts. Not collective; may run beside a call of this rank.
+  void give_up(std::string_view why);
 
   struct State;
   /// What layers are built with, for the library's own use.
