@@ -3,122 +3,16 @@
 
 #include "switchyard/base/cuda_launch.h"
 #include "switchyard/base/float_math.h"
-#include "switchyard/ops/grouped_ffn/device_stages.h"
+#include "switchyard/ops/grouped_ffn/finalize_columns_sm90.h"
 #include "switchyard/ops/grouped_gemm/sm90.h"
 #include "switchyard/ops/route/route_math.h"
 
 namespace switchyard::ops {
 namespace {
 
+using namespace sm90;  // NOLINT(google-build-using-namespace): the kernels are part of it
+
 constexpr int kThreads = 256;
-
-/// Four columns of one token.
-struct Columns {
-  float v[4] = {0, 0, 0, 0};
-
-  __device__ void add(float weight, const float4& row) {
-    v[0] += weight * row.x, v[1] += weight * row.y, v[2] += weight * row.z, v[3] += weight * row.w;
-  }
-  __device__ void scale(float factor) {
-    for (float& x : v) x *= factor;
-  }
-};
-
-__device__ float element(Dtype dtype, std::uint16_t bits) {
-  return dtype == Dtype::kFp16 ? fp16_to_float(bits) : bf16_to_float(bits);
-}
-
-__device__ std::uint32_t rounded(Dtype dtype, float v) {
-  return dtype == Dtype::kFp16 ? float_to_fp16(v) : float_to_bf16(v);
-}
-
-__device__ float4 token_columns(const DeviceFinalize& a, std::int64_t t, std::int64_t col) {
-  float v[4] = {0, 0, 0, 0};
-  for (int i = 0; i < 4; ++i)
-    if (col + i < a.hidden) v[i] = element(a.x_dtype, a.x[t * a.x_stride + col + i]);
-  return {v[0], v[1], v[2], v[3]};
-}
-
-__device__ void store_columns(const DeviceFinalize& a, std::int64_t at, std::int64_t valid,
-                              const float* v) {
-  if (a.out_dtype == Dtype::kF32) {
-    for (int i = 0; i < 4; ++i)
-      if (i < valid) static_cast<float*>(a.out)[at + i] = v[i];
-    return;
-  }
-  auto* out = static_cast<std::uint16_t*>(a.out) + at;
-  const bool whole = valid >= 4 && reinterpret_cast<std::uintptr_t>(out) % 8 == 0;
-  if (whole) {
-    const std::uint32_t low = rounded(a.out_dtype, v[0]) | rounded(a.out_dtype, v[1]) << 16;
-    const std::uint32_t high = rounded(a.out_dtype, v[2]) | rounded(a.out_dtype, v[3]) << 16;
-    *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
-    return;
-  }
-  for (int i = 0; i < 4; ++i)
-    if (i < valid) out[i] = std::uint16_t(rounded(a.out_dtype, v[i]));
-}
-
-/// Loads of up to this many choices are in flight before the first is added.
-constexpr int kAhead = 8;
-
-/// Some choices of a token.
-struct Choices {
-  std::int32_t sorted[kAhead];
-  float weight[kAhead];
-  bool used[kAhead];
-
-  /// From choice `from` on. What is read stands since the rows were sorted, two launches ago or
-  /// more, which may be later than what this multiprocessor's own cache knows.
-  __device__ Choices(const DeviceFinalize& a, std::int64_t t, int from) {
-    const int top_k = int(a.top_k);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      used[i] = false;
-      if (from + i >= top_k) continue;
-      const std::int64_t choice = t * top_k + from + i;
-      sorted[i] = __ldcg(a.sorted_of + choice);
-      const std::int32_t id = __ldcg(a.ids + choice);
-      weight[i] = __ldcg(a.weights + choice);
-      if (a.weight_on_input && sorted[i] >= 0) weight[i] = 1;
-      used[i] = sorted[i] >= 0 || (id >= a.experts && id < a.experts + a.zero_experts);
-    }
-  }
-};
-
-__global__ void __launch_bounds__(kThreads)
-    finalize_kernel(const __grid_constant__ DeviceFinalize a, int chunks) {
-  const std::int64_t t = blockIdx.x / chunks;
-  const std::int64_t col = ((blockIdx.x % chunks) * std::int64_t(blockDim.x) + threadIdx.x) * 4;
-  const int top_k = int(a.top_k), scaled = int(a.top_k - a.unscaled_choices);
-  if (!a.sorted_early) sm90::wait_for_previous_launch();
-  Choices choices(a, t, 0);
-  sm90::wait_for_previous_launch();
-  sm90::allow_next_launch();
-  if (col >= a.hidden) return;
-  Columns sum;
-  for (int from = 0; from < top_k; from += kAhead) {
-    if (from > 0) choices = Choices(a, t, from);
-    float4 row[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (!choices.used[i]) continue;
-      const std::int64_t sorted = choices.sorted[i];
-      row[i] = sorted >= 0 ? *reinterpret_cast<const float4*>(a.rows + sorted * a.rows_stride + col)
-                           : token_columns(a, t, col);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (from + i >= top_k) continue;
-      if (from + i == scaled) sum.scale(a.factor);
-      if (choices.used[i]) sum.add(choices.weight[i], row[i]);
-    }
-  }
-  if (a.unscaled_choices == 0) sum.scale(a.factor);
-  if (a.addend)
-    for (int i = 0; i < 4; ++i)
-      if (col + i < a.hidden) sum.v[i] += a.addend[t * a.hidden + col + i];
-  store_columns(a, t * a.out_stride + col, a.hidden - col, sum.v);
-}
 
 __global__ void __launch_bounds__(kThreads) write_rows_kernel(const DeviceFinalize a) {
   sm90::wait_for_previous_launch();
@@ -216,15 +110,6 @@ void spread_rows_cuda(const DeviceSpread& a, Stream stream) {
   if (a.tokens == 0) return;
   launch_overlapped("rows by expert: launch", spread_kernel,
                     {.blocks = unsigned(a.experts * a.tokens), .threads = kThreads}, stream, a);
-}
-
-void finalize_cuda(const DeviceFinalize& a, Stream stream) {
-  const std::int64_t quads = (a.hidden + 3) / 4;
-  const std::int64_t threads = std::min<std::int64_t>(kThreads, (quads + 31) / 32 * 32);
-  const std::int64_t chunks = (quads + threads - 1) / threads;
-  launch_overlapped("finalize: launch", finalize_kernel,
-                    {.blocks = unsigned(a.tokens * chunks), .threads = unsigned(threads)}, stream,
-                    a, int(chunks));
 }
 
 void write_rows_cuda(const DeviceFinalize& a, Stream stream) {
