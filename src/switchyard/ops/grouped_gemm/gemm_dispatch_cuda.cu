@@ -32,7 +32,6 @@ bool unscaled(const SumScales& s) {
 }
 
 bool has_codes(const DeviceGemm& gemm) { return gemm.layout.code == TileCode::kE4m3Operand; }
-bool decodes(const DeviceGemm& gemm) { return is_4_bit(gemm.layout.code); }
 
 /// The last of a block's row tiles quantises it: all of them must be there, and count in one place.
 void ensure_all_arrive(const DeviceGemm& gemm, const ActivationEnd& end) {
@@ -64,9 +63,8 @@ bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stre
   if (end.arrivals != nullptr) ensure_all_arrive(gemm, end);
   const bool bf16 =
       end.quant == formats::ActivationQuant::kNone && end.out.planes == 1 && unscaled(end.scales);
-  if (takes_prefill("grouped GEMM of FC1", gemm, bf16 || has_codes(gemm) || decodes(gemm), tile)) {
+  if (takes_prefill("grouped GEMM of FC1", gemm, bf16 || has_codes(gemm), tile)) {
     if (has_codes(gemm)) return gemm_activation_prefill_e4m3_cuda(gemm, end, stream);
-    if (decodes(gemm)) return gemm_activation_prefill_decoded_cuda(gemm, end, stream);
     gemm_activation_prefill_cuda(gemm, end, stream);
     return true;
   }
@@ -75,12 +73,9 @@ bool gemm_activation_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stre
 }
 
 void gemm_rows_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream, std::int64_t tile) {
-  const bool built = unscaled(end.scales) || has_codes(gemm) || decodes(gemm);
-  if (takes_prefill("grouped GEMM of FC2", gemm, built, tile)) {
-    if (has_codes(gemm)) return gemm_rows_prefill_e4m3_cuda(gemm, end, stream);
-    if (decodes(gemm)) return gemm_rows_prefill_decoded_cuda(gemm, end, stream);
-    return gemm_rows_prefill_cuda(gemm, end, stream);
-  }
+  if (takes_prefill("grouped GEMM of FC2", gemm, unscaled(end.scales) || has_codes(gemm), tile))
+    return has_codes(gemm) ? gemm_rows_prefill_e4m3_cuda(gemm, end, stream)
+                           : gemm_rows_prefill_cuda(gemm, end, stream);
   with_tiles(gemm.layout.code, [&](auto tiles) { tiles.rows(gemm, end, stream, tile); });
 }
 

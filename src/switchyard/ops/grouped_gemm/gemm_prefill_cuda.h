@@ -9,11 +9,9 @@ namespace switchyard::ops {
 /// What forces it, beside kTokenTiles, and the experts that it takes.
 inline constexpr std::int64_t kPrefillTile = 256, kPrefillExperts = 1024;
 
-/// Whether it is built for such operands: one plane of bf16 by bf16 or 4-bit weights, and E4M3
-/// codes.
+/// Whether it is built for such operands: bf16 in one plane, and E4M3 codes.
 bool serves_prefill(const DeviceGemm& gemm);
-/// Whether a call that leaves the tier open takes it. The choice changes no bit. Not for 4-bit
-/// weights: a tactic names it there.
+/// Whether a call that leaves the tier open takes it. The choice changes no bit.
 bool prefers_prefill(const DeviceGemm& gemm);
 
 /// FC1 without scales, for FC2 in bf16. Errors: as gemm_activation_cuda().
@@ -27,10 +25,5 @@ bool gemm_activation_prefill_e4m3_cuda(const DeviceGemm& gemm, const ActivationE
 void gemm_codes_prefill_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream);
 /// FC2 of codes. Errors: as gemm_rows_cuda().
 void gemm_rows_prefill_e4m3_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream);
-/// FC1 of 4-bit weights; otherwise as gemm_activation_cuda().
-bool gemm_activation_prefill_decoded_cuda(const DeviceGemm& gemm, const ActivationEnd& end,
-                                          Stream stream);
-/// FC2 of 4-bit weights. Errors: as gemm_rows_cuda().
-void gemm_rows_prefill_decoded_cuda(const DeviceGemm& gemm, const RowsEnd& end, Stream stream);
 
 }  // namespace switchyard::ops

@@ -16,15 +16,13 @@ std::int64_t token_tile(std::int64_t max_tokens, std::int64_t max_rows, std::int
 }
 
 bool serves_prefill(const DeviceGemm& gemm) {
-  const TileCode code = gemm.layout.code;
-  const bool bf16 = (code == TileCode::kBf16 || is_4_bit(code)) && gemm.x.planes == 1;
-  return (bf16 || code == TileCode::kE4m3Operand) && gemm.experts <= kPrefillExperts;
+  const bool bf16 = gemm.layout.code == TileCode::kBf16 && gemm.x.planes == 1;
+  return (bf16 || gemm.layout.code == TileCode::kE4m3Operand) && gemm.experts <= kPrefillExperts;
 }
 
 bool prefers_prefill(const DeviceGemm& gemm) {
   constexpr std::int64_t kFewestRows = 96;  // an expert's
-  return serves_prefill(gemm) && !is_4_bit(gemm.layout.code) &&
-         gemm.max_rows >= kFewestRows * gemm.experts;
+  return serves_prefill(gemm) && gemm.max_rows >= kFewestRows * gemm.experts;
 }
 
 }  // namespace switchyard::ops

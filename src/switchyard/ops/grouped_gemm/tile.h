@@ -49,11 +49,6 @@ SWITCHYARD_HD constexpr std::int64_t tile_bytes(TileCode code) {
   return kTileBytes;
 }
 
-/// Whether its weights are E2M1.
-constexpr bool is_4_bit(TileCode code) {
-  return code == TileCode::kMxfp4 || code == TileCode::kNvfp4 || code == TileCode::kNvfp4Wide;
-}
-
 /// Columns of one tile.
 SWITCHYARD_HD constexpr std::int64_t tile_cols(TileCode code) {
   return code == TileCode::kE4m3Operand ? 2 * kTileCols : kTileCols;
