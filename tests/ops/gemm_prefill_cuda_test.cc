@@ -152,7 +152,9 @@ std::int64_t differing(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 /// Both sides of every cut: one tile and two, one weight tile a warpgroup and two.
-std::vector<std::int32_t> edges() { return {0, 1, 143, 144, 145, 255, 256, 257, 289, 0, 513, 9}; }
+std::vector<std::int32_t> edges() {
+  return {0, 1, 143, 144, 145, 255, 256, 257, 272, 273, 288, 289, 0, 577, 9};
+}
 
 TEST_F(GemmPrefillCuda, RowsHaveTheBitsOfTheOtherTiers) {
   for (const auto& [n, k] : {std::pair{64, 64}, {200, 160}, {330, 768}, {1216, 72}}) {

@@ -20,7 +20,18 @@ __device__ void write_quad(const ActivationEnd& end, std::int64_t row, int col, 
 
 /// Two projections: eight rows of gate, then the same of up.
 struct StoreGated {
+  static constexpr int kMostTokens = 256;  ///< Of one tile.
+  static constexpr bool kLends = false;    ///< Stages of the ring to this.
   ActivationEnd end;
+
+  template <class Consumer, int tiles, int size>
+  __device__ __forceinline__ void store(Consumer& consumer, float (&acc)[tiles][size],
+                                        const Work& w) const {
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+      if (const Sums sums = consumer.template sums_of<tiles>(w, t); consumer.exists(sums))
+        store_tile(acc[t], sums, consumer.scratch().boards[threadIdx.x / 32]);
+  }
 
   /// From the registers: a lane's pairs of tokens become pairs of columns.
   template <int size>
@@ -42,7 +53,7 @@ struct StoreGated {
   }
 
   template <int size>
-  __device__ void store(float (&acc)[size], const Sums& sums, Board& board) const {
+  __device__ void store_tile(float (&acc)[size], const Sums& sums, Board& board) const {
     const int first = pair_column(sums.row_tile);
     if (end.gate_bias || end.up_bias)
       add_pair_bias(acc, end, sums.expert, first + Sums::lane() / 4);
@@ -60,10 +71,21 @@ struct StoreGated {
 
 /// One projection.
 struct StoreSingle {
+  static constexpr int kMostTokens = 256;  ///< Of one tile.
+  static constexpr bool kLends = false;    ///< Stages of the ring to this.
   ActivationEnd end;
 
+  template <class Consumer, int tiles, int size>
+  __device__ __forceinline__ void store(Consumer& consumer, float (&acc)[tiles][size],
+                                        const Work& w) const {
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)
+      if (const Sums sums = consumer.template sums_of<tiles>(w, t); consumer.exists(sums))
+        store_tile(acc[t], sums, consumer.scratch().boards[threadIdx.x / 32]);
+  }
+
   template <int size>
-  __device__ void store(float (&acc)[size], const Sums& sums, Board& board) const {
+  __device__ void store_tile(float (&acc)[size], const Sums& sums, Board& board) const {
     const ActivationParams p = end.params[sums.expert];
     const float* bias = end.up_bias
                             ? reinterpret_cast<const float*>(end.up_bias + sums.expert * end.stride)
@@ -88,8 +110,8 @@ struct StoreSingle {
 
 void gemm_activation_prefill_cuda(const DeviceGemm& gemm, const ActivationEnd& end, Stream stream) {
   const char* what = "grouped GEMM of FC1: launch";
-  if (end.gated) return launch<Bf16Operands>(what, gemm, StoreGated{end}, stream);
-  launch<Bf16Operands>(what, gemm, StoreSingle{end}, stream);
+  if (end.gated) return launch<Bf16Operands<StoreGated>>(what, gemm, StoreGated{end}, stream);
+  launch<Bf16Operands<StoreSingle>>(what, gemm, StoreSingle{end}, stream);
 }
 
 }  // namespace switchyard::ops

@@ -82,6 +82,27 @@ __device__ inline void copy_bulk_to_pair(void* to, const void* from, std::uint32
       : "memory");
 }
 
+/// Bulk copy from shared to global memory, in this thread's open group. Addresses and size in units
+/// of 16.
+__device__ inline void copy_bulk_out(void* to, const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+/// Closes this thread's group of copies out, which may be empty.
+__device__ inline void close_copies_out() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until all but the last `pending` groups have read what they copy.
+template <int pending>
+__device__ void wait_for_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+/// Waits until all of this thread's copies out are done.
+__device__ inline void wait_for_copies_out() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /// Transposes a matrix of 8 x 8 halves: a lane gives row lane / 4, columns 2 (lane % 4) and + 1.
 __device__ inline std::uint32_t transpose_halves(std::uint32_t pair) {
   std::uint32_t out;
