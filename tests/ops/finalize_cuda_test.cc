@@ -22,7 +22,8 @@ class FinalizeCuda : public test::NeedsGpu {};
 /// What a case changes.
 struct Sum {
   std::int64_t tokens = 1100, hidden = 520, top_k = 8, unscaled = 0, zero_experts = 0;
-  bool weight_on_input = false, addend = false;
+  bool weight_on_input = false, addend = false, sorted_early = false;
+  std::int64_t x_gap = 0;  // behind a token's row
   Dtype out = Dtype::kBf16;
   float factor = 2.5F;
   float first_weight = 0.25F;
@@ -45,10 +46,10 @@ struct Inputs {
     for (std::int64_t i = 0; i < kRows * stride; ++i)
       rows.push_back(i % stride < s.hidden ? random.normal(std::uint64_t(i) + (1U << 24))
                                            : std::numeric_limits<float>::quiet_NaN());
-    for (std::int64_t i = 0; i < s.tokens * s.hidden; ++i) {
+    for (std::int64_t i = 0; i < s.tokens * (s.hidden + s.x_gap); ++i)
       x.push_back(float_to_bf16(random.normal(std::uint64_t(i) + (1U << 28))));
+    for (std::int64_t i = 0; i < s.tokens * s.hidden; ++i)
       addend.push_back(s.addend ? random.normal(std::uint64_t(i) + (1U << 29)) : 0);
-    }
   }
 
   static constexpr std::int32_t kExperts = 40;
@@ -85,12 +86,13 @@ std::vector<std::byte> finalized(const Inputs& in, std::int64_t most) {
                    .zero_experts = s.zero_experts,
                    .weight_on_input = s.weight_on_input,
                    .factor = s.factor,
-                   .x = x.data() + t * s.hidden,
-                   .x_stride = s.hidden,
+                   .x = x.data() + t * (s.hidden + s.x_gap),
+                   .x_stride = s.hidden + s.x_gap,
                    .addend = s.addend ? addend.data() + t * s.hidden : nullptr,
                    .out_dtype = s.out,
                    .out = out.data() + t * out_stride * size,
-                   .out_stride = out_stride},
+                   .out_stride = out_stride,
+                   .sorted_early = s.sorted_early},
                   stream.get());
   stream.wait();
   return out.get();
@@ -105,9 +107,9 @@ void expect_same_bits(const Sum& s) {
   const Inputs in(s);
   const std::vector<std::byte> want = finalized(in, kFew);
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(finalized(in, s.tokens) == want);
-  if (s.weight_on_input) return;
   Sum other = s;
   other.first_weight = 0.75F;
+  if (s.weight_on_input) other.factor = 1.5F;  // a row's weight is not read there
   EXPECT_FALSE(finalized(Inputs(other), s.tokens) == want) << "the control";
 }
 
@@ -115,7 +117,7 @@ TEST_F(FinalizeCuda, ManyTokensHaveTheBitsOfFew) {
   for (std::int64_t hidden : {4, 37, 510, 512, 516, 2048, 2880})
     for (std::int64_t top_k : {1, 2, 8}) expect_same_bits({.hidden = hidden, .top_k = top_k});
   for (std::int64_t top_k : {9, 22, 25, 32}) expect_same_bits({.top_k = top_k});
-  expect_same_bits({.tokens = 9000});
+  for (std::int64_t tokens : {511, 512, 513, 9000}) expect_same_bits({.tokens = tokens});
 }
 
 TEST_F(FinalizeCuda, EveryFieldHasTheBitsOfFew) {
@@ -124,6 +126,7 @@ TEST_F(FinalizeCuda, EveryFieldHasTheBitsOfFew) {
       expect_same_bits({.zero_experts = 1, .addend = addend, .out = out});
   expect_same_bits({.top_k = 9, .unscaled = 1, .addend = true});
   expect_same_bits({.zero_experts = 1, .weight_on_input = true});
+  expect_same_bits({.zero_experts = 1, .sorted_early = true, .x_gap = 5});
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ struct Measurement {
   std::vector<CallTactic> tactics;  // of the last timed call, on rank 0
   RoutingLaunchReport routing_launch;
   // [E+Z] rows of each in the judged call, as run_rules() say; sums to T * k, times the ranks with
-  // tokens of their own.
+  // tokens of their own. Empty for ranks on GPUs, which are not asked to count.
   std::vector<std::int64_t> expert_tokens;
   bool ok = false;
   std::vector<std::string> notices;

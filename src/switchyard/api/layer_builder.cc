@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "switchyard/api/strategies.h"
+#include "switchyard/api/served.h"
 #include "switchyard/api/tuning.h"
 #include "switchyard/base/check.h"
 #include "switchyard/base/random.h"
@@ -91,16 +91,14 @@ Deployment make_deployment(const BuildOptions& o) {
 resolve::Report choose_leaf(const Problem& p, const Deployment& d, const BuildOptions& o,
                             api::Join& join) {
   resolve::Request request{.leaf = o.leaf, .device = o.device, .prefer = o.prefer, .comm = o.comm};
-  resolve::Report report = resolve::resolve(p, d, request);
-  Deployment placed = d;  // a preference may have chosen another device than the default
-  if (!report.winner.empty()) placed.device = leaves::find_leaf_by_id(report.winner)->device;
-  join = api::judge_join(p, placed, o.comm);
-  report.strategies = api::all_verdicts(p, placed, join);
-  const Eligibility built = api::can_build(p, placed, join);
+  api::Served served = api::ask_served(p, d, request, o.comm);
+  resolve::Report& report = served.report;
+  const Eligibility& built = served.built;
+  join = std::move(served.join);
   if (!report.winner.empty() && !built.eligible())
     throw CannotServe(cat(to_string(built.reason()), ": ", built.detail()),
                       resolve::to_json(report), built.reason());
-  if (!report.winner.empty()) return report;
+  if (!report.winner.empty()) return std::move(report);
   std::string why = "nothing was considered";
   std::optional<Reject> reason;
   // What the format's own leaf says tells more than that the others are of other formats.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "switchyard/api/checkpoint.h"
-#include "switchyard/api/strategies.h"
+#include "switchyard/api/served.h"
 #include "switchyard/base/nearest.h"
 #include "switchyard/checkpoint/loader.h"
 #include "switchyard/core/preset.h"
@@ -50,20 +50,6 @@ std::string stated_shape(const ProblemSketch& s) {
   for (const auto& [stated, name] : fields)
     if (stated) return name;
   return "";
-}
-
-/// The leaves that could serve are rejected for what keeps the layer from being built.
-void withdraw_winner(resolve::Report& r, Reject reason, const std::string& detail) {
-  std::vector<resolve::Rejection> withdrawn;
-  for (const std::string& leaf : r.eligible)
-    withdrawn.push_back({leaf, reason, cat("the leaf could serve, but ", detail)});
-  r.rejected.insert(r.rejected.begin(), withdrawn.begin(), withdrawn.end());
-  r.eligible.clear();
-  r.winner.clear();
-  r.selected_by = SelectedBy::kFailed;
-  r.degraded = false;
-  r.degraded_from.clear();
-  r.knobs.clear();
 }
 
 /// Names the leaf that runs: the fused strategy's is no row of the list, it takes the winner's
@@ -127,20 +113,15 @@ class Explainer {
     return p;
   }
 
-  Answer answer(Problem problem) const {
-    Answer out{{}, resolve::resolve(std::move(problem), deployment_, request_)};
-    Problem spread = out.report.problem;
-    spread.combine = resolve::asked_combine(spread, deployment_);
-    Deployment placed = deployment_;  // a preference may have chosen another device
-    if (out.served()) placed.device = leaves::find_leaf_by_id(out.report.winner)->device;
-    const api::Join join = api::judge_join(spread, placed, options_.comm);
-    out.report.strategies = api::all_verdicts(spread, placed, join);
+  Answer answer(const Problem& problem) const {
+    api::Served served = api::ask_served(problem, deployment_, request_, options_.comm);
+    Answer out{{}, std::move(served.report)};
     for (std::string& line :
          api::overruled(deployment_.env, options_.comm, options_.sketch.combine))
       out.report.warnings.push_back(std::move(line));
-    out.mega = join.strategy == &comm::fused();
-    const Eligibility built = api::can_build(spread, placed, join);
-    if (!built.eligible()) withdraw_winner(out.report, built.reason(), built.detail());
+    out.mega = served.join.strategy == &comm::fused();
+    if (!served.built.eligible())
+      api::withdraw_winner(out.report, served.built.reason(), served.built.detail());
     return out;
   }
 
@@ -152,16 +133,16 @@ class Explainer {
     const leaves::Found found = api::ask_shared_leaf(out.report.problem, format, placed);
     if (found.leaf != nullptr) out.shared_leaf = found.leaf->id.str();
     if (!found.verdict.eligible())
-      withdraw_winner(out.report, found.verdict.reason(),
-                      cat("the shared expert's format ", show_format(format),
-                          " cannot be served: ", found.verdict.detail()));
+      api::withdraw_winner(out.report, found.verdict.reason(),
+                           cat("the shared expert's format ", show_format(format),
+                               " cannot be served: ", found.verdict.detail()));
   }
 
   /// The projections around latent experts are served as they are stored, or not at all.
   static void ask_latent(Answer& out, const checkpoint::LatentProjection& latent) {
     const Eligibility verdict = api::ask_latent(latent);
     if (out.served() && !verdict.eligible())
-      withdraw_winner(out.report, verdict.reason(), verdict.detail());
+      api::withdraw_winner(out.report, verdict.reason(), verdict.detail());
   }
 
   // A pinned leaf that names a format says what the sketch leaves open; assuming another one would
@@ -174,7 +155,7 @@ class Explainer {
       for (Assumption& assumption : completed.assumed)
         if (assumption.field == "format") assumption.value = completed.problem.format;
     }
-    Answer out = answer(std::move(completed.problem));
+    Answer out = answer(completed.problem);
     out.report.assumed = std::move(completed.assumed);
     return out;
   }

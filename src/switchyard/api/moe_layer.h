@@ -138,7 +138,7 @@ class MoeLayer {
   /// it: for the shared expert, if there is one, then for the routed ones. Errors: as forward().
   std::vector<CallTactic> tactics(std::int64_t tokens) const;
   /// Whether a forward of `tokens` tokens that routes does so in the launch that sorts and
-  /// quantises them, and why not.
+  /// quantises them, and why not. Errors: as forward().
   RoutingLaunchReport routing_launch(std::int64_t tokens) const;
   /// Threads that a forward uses.
   int threads() const;

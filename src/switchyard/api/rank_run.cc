@@ -135,7 +135,6 @@ class RankCalls {
       distinct.push_back(double(distinct_experts()));
       spent += times.back();
     }
-    m.routing_launch = report(ops::RoutingLaunch::kAmongRanks, {.spec = &p_.routing});
     if (used_.shared) m.tactics.push_back({layer::kSharedCall, *used_.shared});
     if (used_.experts) m.tactics.push_back({layer::kExpertsCall, *used_.experts});
     for (int i = 0; i < kMinCalls; ++i) router.push_back(largest(group_, route()));
@@ -375,6 +374,9 @@ Measurement measure_rank(comm::Group& group, const PreparedLayer& p, const RunOp
   m.tokens = o.tokens;
   m.budget = budgets_of(layer).oracle;
   m.ok = true;
+  m.routing_launch = report(
+      layer::on_cuda(layer.part()) ? ops::RoutingLaunch::kAmongRanks : ops::RoutingLaunch::kOnCpu,
+      {.spec = &p.weights.problem.routing});
   calibrate_rank(layer, o.build, m.notices);
   if (o.tokens > 0) {
     RankCalls calls(layer, o);

@@ -10,6 +10,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/comm/gathered.h"
 #include "switchyard/layer/run_experts.h"
+#include "switchyard/resolve/json.h"
 #include "switchyard/tune/timer.h"
 #include "switchyard/tune/tuner.h"
 
@@ -109,9 +110,11 @@ void gather_entries(comm::Group& group, const tune::TuningTable& mine, tune::Tun
 
 std::vector<TunedCall> tune_rank(comm::Group& group, const PreparedLayer& p, const TuneOptions& o,
                                  std::int64_t bucket, tune::TuningTable& table) {
-  require(p.options.leaf->device == Device::kCpu,
-          "tune: ranks on GPUs are not timed together in this version; tune one rank on a GPU, or "
-          "ranks on device cpu");
+  if (p.options.leaf->device != Device::kCpu)
+    throw CannotServe(
+        "path_not_enabled: tune: ranks on GPUs are not timed together in this version; tune one "
+        "rank on a GPU, or ranks on device cpu",
+        resolve::to_json(p.state->report), Reject::kPathNotEnabled);
   RunOptions run = o.source;
   run.tokens = bucket;
   layer::RankLayer layer(group, p.weights, rank_options(group, p, run));

@@ -40,7 +40,8 @@ class Rank {
   void barrier();
   /// Ends the waits of the others, now and from now on, with a DeviceError that says `why`: for a
   /// rank that cannot go on, an error of the program's own for one, and does not leave by that. The
-  /// first rank's reason counts. Not collective; may run beside a call of this rank.
+  /// first rank's reason counts. Not collective; may run beside a call of this rank. A kernel that
+  /// waits on another GPU ends when its rank next calls wait(), check() or forward().
   void give_up(std::string_view why);
 
   struct State;

@@ -167,7 +167,9 @@ void experts_from_host(const leaves::Leaf& leaf, const ExpertBank& bank, const o
   const Mirror x(host.x, extent(t, s.hidden, host.x_stride, std::int64_t(size_of(host.x_dtype))));
   const Mirror ids(host.ids, choices * 4), weights(host.weights, choices * 4);
   const Mirror out(host.out, t * s.hidden * 4), inter(inter_out, choices * s.inter * 8);
-  const Mirror rows(host.rows, choices * s.hidden * std::int64_t(size_of(host.rows_dtype)));
+  ensure(host.rows == nullptr || host.rows_dtype == Dtype::kF32, "experts from the host: rows of ",
+         to_string(host.rows_dtype), ", they are written in fp32");
+  const Mirror rows(host.rows, choices * s.hidden * 4);
   const std::vector<std::byte> poison(leaf.ffn->workspace_bytes(s, bank.layout, t, {}),
                                       std::byte(0xff));
   const Mirror workspace(poison.data(), std::int64_t(poison.size()));

@@ -141,6 +141,7 @@ PackingMemory Layer::packing() const {
 void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64_t* token_ids) {
   if (!formats::is_static(routed_.shape.quant)) return;
   check_whole("calibrate");
+  if (on_cuda(*this)) check_gpu(*this, "calibrate");
   const std::lock_guard<std::mutex> one_change(change_);
   const CalibrationAmax amax = calibration_amax(*this, tokens, hidden, token_ids);
   StaticScales scales = calibrated_scales(routed_.shape.quant, amax, amax.largest());
@@ -151,6 +152,7 @@ void Layer::calibrate(std::int64_t tokens, const float* hidden, const std::int64
 
 void Layer::set_scales(StaticScales scales) {
   if (!formats::is_static(routed_.shape.quant)) return;
+  if (on_cuda(*this)) check_gpu(*this, "calibrate");
   const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
   set_static_scales(routed_, std::move(scales));
@@ -185,17 +187,18 @@ PreparedUpdate Layer::prepare_update(std::int64_t e, checkpoint::ExpertWeights e
 void Layer::commit_update(PreparedUpdate update) {
   const std::lock_guard<std::mutex> one_change(change_);
   const UpdateGate::Writing writing(gate_);
+  put(update.packed);  // a GPU may fail, and the oracle then keeps reading what is there
   updates_->put(update.expert, std::move(update.weights));
-  put(update.packed);
 }
 
 void Layer::check_room(std::string_view call, std::int64_t bytes, std::string_view what) const {
   const std::int64_t limit = options_.memory_bytes / 10 * 9;
   const std::int64_t packed = on_cuda(*this) ? 0 : packed_bytes();  // of the host's memory
-  require(options_.memory_bytes == 0 || packed + bytes < limit, call, ": the packed experts need ",
-          packed, " bytes and the ", what, " ", bytes, "; ", limit, " of the ",
-          options_.memory_bytes,
-          " that were available may be used; build the layer anew as it is to be");
+  const std::string beside =
+      on_cuda(*this) ? "" : cat("the packed experts need ", packed, " bytes and ");
+  require(options_.memory_bytes == 0 || packed + bytes < limit, call, ": ", beside, "the ", what,
+          " need ", bytes, "; ", limit, " of the ", options_.memory_bytes,
+          " bytes of memory that were available may be used; build the layer anew as it is to be");
 }
 
 void Layer::put(const PackedExpert& e) {

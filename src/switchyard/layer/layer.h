@@ -168,12 +168,13 @@ class Layer {
   /// it (one per expert, the newest) for the oracle. Errors: UsageError that names what differs
   /// from the layer; the layer is then unchanged.
   void update_expert(std::int64_t e, checkpoint::ExpertWeights expert);
-  /// The first half of update_expert(): all that can fail. Errors: as update_expert().
+  /// The first half of update_expert(): all that can fail but a GPU. Errors: as update_expert().
   PreparedUpdate prepare_update(std::int64_t e, checkpoint::ExpertWeights expert);
   /// Throws where the packed experts and `bytes` more of `what` exceed the memory that experts may
   /// fill. Errors: UsageError with both sizes and the limit, naming `call`.
   void check_room(std::string_view call, std::int64_t bytes, std::string_view what) const;
-  /// The second half, for what was prepared from this layer since its last change.
+  /// The second half, for what was prepared from this layer since its last change. Errors:
+  /// DeviceError when a GPU fails, before or in the middle of the copy.
   void commit_update(PreparedUpdate update);
   /// Puts packed experts of a layer of the same shape and leaf into slots of this part, all at once
   /// between two forwards; what update_expert() noted for these slots is forgotten, the part's

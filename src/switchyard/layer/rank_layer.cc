@@ -524,8 +524,10 @@ void RankLayer::update_expert(std::int64_t e, const checkpoint::ExpertWeights& e
   const comm::Agreed asked[] = {{"the expert", cat(e)},
                                 {"weights whose digest", digest_of(expert)}};
   comm::agree(group_, asked, kUpdate);
-  // All ranks can: from here on none fails.
-  for (PreparedUpdate& update : prepared) layer_->commit_update(std::move(update));
+  // All ranks can: from here on only a GPU fails, and the others must not go on without it.
+  comm::or_abort(group_, [&] {
+    for (PreparedUpdate& update : prepared) layer_->commit_update(std::move(update));
+  });
   if (options_.balanced) updates_->put(e, expert);  // it may migrate to any rank
 }
 

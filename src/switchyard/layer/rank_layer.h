@@ -68,8 +68,7 @@ struct RankOptions {
 ///             whole call, in front of its first chunk.
 /// Collective: construction and forward; ranks without tokens call too. A forward allocates
 ///             nothing. Two forwards of one part must not overlap.
-/// GPUs:       a leaf of cuda is served under tep and ttp, each rank on the GPU that is current
-/// when
+/// GPUs:       a leaf of cuda is served under tep and ttp, each rank on the GPU that is current as
 ///             it is built. A forward is then enqueued on the caller's stream and not waited for,
 ///             it can be captured into a graph, and all of its memory lies on that GPU; what goes
 ///             wrong there is told by the next forward(), by wait() or by check().

@@ -174,8 +174,8 @@ void route_and_arrange_cuda(const RouteArgs& route, const DeviceSort& a, const D
   const RoutingCall call{
       .spec = route.spec, .tokens = a.tokens, .choices = a.top_k, .dtype = g.dtype};
   const RoutingLaunch answer = routing_launch(call);
-  ensure(answer == RoutingLaunch::kTogether && g.weights == nullptr,
-         "routing and arranging: ", explain(answer, call));
+  ensure(answer == RoutingLaunch::kTogether, "routing and arranging: ", explain(answer, call));
+  ensure(g.weights == nullptr, "routing and arranging: weights on the input");
   ensure(route.logits.rows == a.tokens && route.ids.data == a.ids,
          "routing and arranging: ", route.logits.rows, " rows of logits for ", a.tokens,
          " tokens, or ids of their own");

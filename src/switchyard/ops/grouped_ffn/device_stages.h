@@ -161,9 +161,7 @@ void round_rows_cuda(const DeviceRounding& args, Stream stream);
 
 /// Rows that lie dense, to where they lie apart.
 ///
-/// Shapes:  from [rows, cols] dense, to [rows] rows stride apart; of 16 bits an element. They do
-/// not
-///          overlap.
+/// Shapes:  from [rows, cols] dense, to [rows] rows stride apart; 16 bits an element; no overlap.
 struct DeviceCopy {
   const std::uint16_t* from = nullptr;
   std::uint16_t* to = nullptr;

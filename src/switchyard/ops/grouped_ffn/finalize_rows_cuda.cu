@@ -165,6 +165,7 @@ __device__ void fetch_rows(const RingCall& call, Ring& ring, float* stages) {
     if (lane < a.top_k) ring.choices[w.stage][lane] = choice;
     const bool brings = lane < a.top_k && choice.kind == Choice::kRow;
     const unsigned rows = __popc(__ballot_sync(~0u, brings));
+    __syncwarp();  // the first lane's arrival speaks for the choices of all
     if (lane == 0) barrier_expect(&ring.full[w.stage], rows * bytes);
     __syncwarp();
     if (brings)

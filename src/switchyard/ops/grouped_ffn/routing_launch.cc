@@ -37,7 +37,7 @@ namespace {
 /// Whether the joined launch serves such a call, whatever is asked: kTogether, or why not.
 RoutingLaunch serves(const RoutingCall& call) {
   const RoutingSpec& spec = *call.spec;
-  if (call.caller || spec.choice == ChoiceRule::kCaller) return RoutingLaunch::kCallersChoice;
+  if (spec.choice == ChoiceRule::kCaller) return RoutingLaunch::kCallersChoice;
   if (call.choices != spec.top_k) return RoutingLaunch::kFusedShared;
   if (call.tokens > kMostJoinedTokens) return RoutingLaunch::kManyTokens;
   if (compiled_router(spec).kind == RouterKind::kGeneral) return RoutingLaunch::kNoRouter;
@@ -78,7 +78,7 @@ std::string explain(RoutingLaunch answer, const RoutingCall& call) {
       return cat(apart, "hidden states are ", switchyard::to_string(call.dtype),
                  ", the joined launch reads bf16");
     case RoutingLaunch::kAmongRanks:
-      return cat(apart, "ranks route in front of their exchange");
+      return cat(apart, "a rank looks its own experts up in the choices first");
     case RoutingLaunch::kOnCpu:
       return "no launches: the layer runs on a cpu";
   }

@@ -23,7 +23,7 @@ enum class RoutingLaunch : std::uint8_t {
   kNoRouter,       // no router is compiled for the recipe, or not for so many experts
   kWeighedInput,   // routing weights multiply the input
   kFp16,           // the launch reads bf16
-  kAmongRanks,     // ranks route in front of their exchange
+  kAmongRanks,     // a rank turns the choices into numbers of its own experts in between
   kOnCpu           // there are no launches
 };
 
@@ -40,7 +40,6 @@ struct RoutingCall {
   std::int64_t choices = 0;    // of a token, fused shared experts included
   Dtype dtype = Dtype::kBf16;  // of the hidden states
   TileRouting asked = TileRouting::kPlanned;
-  bool caller = false;  // the caller brings the choices
 };
 
 /// The answer for cuda.
