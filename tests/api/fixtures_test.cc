@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "switchyard/api/judge.h"
@@ -280,6 +282,45 @@ TEST(FromArrays, EqualsTheCheckpointThatHoldsTheSameWeights) {
     test::Call a(stored.impl(), 7), b(built.impl(), 7);
     EXPECT_EQ(a.run(), b.run()) << format;
   }
+}
+
+// A code of 4 bits has no NaN and no infinity: what is packed instead would be a wrong number.
+TEST(FromArrays, AWeightThatIsNotFiniteIsRefusedByItsPlace) {
+  const Checkpoint checkpoint = Checkpoint::open(test::data_dir("mixtral"));
+  const checkpoint::LayerWeights weights = checkpoint.impl().layer(0);
+  const std::int64_t inter = weights.problem.inter, hidden = weights.problem.hidden;
+  for (const std::string& format : leaves::format_names())
+    for (const std::uint16_t bits : {0x7f80, 0xff80, 0x7fc0}) {
+      BuildOptions o;
+      o.format = format;
+      Arrays given(weights);
+      MoeLayer layer = MoeLayer::from_arrays(given.arrays, o);
+      const auto spoil = [&](std::vector<std::byte>& array, std::int64_t element) {
+        std::memcpy(array.data() + element * 2, &bits, 2);
+      };
+      spoil(given.up, (3 * inter + 5) * hidden + 7);
+      EXPECT_THAT(test::usage_error_of([&] { MoeLayer::from_arrays(given.arrays, o); }),
+                  testing::AllOf(HasSubstr("array up of expert 3"), HasSubstr("row 5, column 7"),
+                                 HasSubstr("must be finite")))
+          << format;
+      test::Call call(layer.impl(), 3);
+      const auto before = call.run();
+      ExpertArrays expert{
+          .gate = given.gate.data(), .up = given.up.data(), .down = given.down.data()};
+      layer.update_expert(0, expert);  // of the first expert's arrays, which are whole
+      spoil(given.down, 1);
+      EXPECT_THAT(test::usage_error_of([&] { layer.update_expert(0, expert); }),
+                  testing::AllOf(HasSubstr("array down: the weight at row 0, column 1"),
+                                 HasSubstr("must be finite")))
+          << format;
+      EXPECT_EQ(call.run(), before) << "the layer is as it was";
+    }
+  Arrays given(weights);
+  std::vector<float> router = weights.router.weight;
+  router[std::size_t(hidden) + 2] = std::numeric_limits<float>::infinity();
+  given.arrays.router_weight = router.data();
+  EXPECT_THAT(test::usage_error_of([&] { MoeLayer::from_arrays(given.arrays, {}); }),
+              HasSubstr("array router_weight: the weight at row 1, column 2 is inf"));
 }
 
 TEST(FromArrays, RefusesWhatDoesNotFitTogether) {

@@ -51,6 +51,28 @@ TEST(RankMoeLayerFault, CallsOfOneRankThatOverlapAreRefused) {
   });
 }
 
+/// No rank has all of a token's stages: nothing is written, and nothing left as it was.
+TEST(RankMoeLayerFault, AStageCaptureIsRefused) {
+  const MoeLayer whole = MoeLayer::from_preset("tiny", alone());
+  for (const Mode& m : test::kFourModes)
+    on_rank_threads(2, [&](Rank& rank) {
+      RankMoeLayer layer = RankMoeLayer::from_preset(rank, "tiny", options_of(m.on(2), 2));
+      Call call(whole.impl(), 2);
+      HostBuffer workspace(layer.workspace_bytes());
+      StageCapture capture;
+      ForwardArgs args = call.args();
+      args.workspace = workspace.bytes();
+      args.capture = &capture;
+      std::string text;
+      try {
+        layer.forward(args);
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      EXPECT_THAT(text, HasSubstr("a stage capture is one rank's")) << to_string(m.parallel);
+    });
+}
+
 /// Calls after one that failed, on ranks that caught it: none may pair with what it left.
 TEST(RankMoeLayerFault, AfterAFailedCallEveryCallFails) {
   const MoeLayer whole = MoeLayer::from_preset("tiny", alone());

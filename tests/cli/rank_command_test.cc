@@ -2,6 +2,7 @@
 // `run` on several ranks as a user meets it: threads, and processes under mpirun.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,21 @@ Json measured(const Words& args) {
 
 Json combine(const std::string& requested, const std::string& effective) {
   return {{"requested", requested}, {"effective", effective}};
+}
+
+// Two shares add up to a number half way between two of the output's half of the time.
+TEST(RankRun, OneTokenOnRanksIsJudgedByWhatTheSumOfSharesMayLose) {
+  double worst = 0;
+  for (const char* format : {"nvfp4", "fp8"})
+    for (const char* seed : {"1", "2", "6"}) {
+      const Json m =
+          measured({"run", "--ranks", "4", "--tokens", "1", "--format", format, "--seed", seed});
+      EXPECT_TRUE(m["ok"]) << format << ", seed " << seed << ": " << m["rel_l2"];
+      EXPECT_DOUBLE_EQ(m["budget"], 1.2247449 * 2e-3);
+      worst = std::max(worst, m["rel_l2"].get<double>());
+    }
+  EXPECT_GT(worst, 2e-3) << "the control: one rank's budget would not do";
+  EXPECT_DOUBLE_EQ(measured({"run", "--tokens", "1", "--format", "nvfp4"})["budget"], 2e-3);
 }
 
 Json strategy(const Json& measurement, const std::string& name) {

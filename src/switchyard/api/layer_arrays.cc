@@ -5,24 +5,53 @@
 #include <vector>
 
 #include "switchyard/base/check.h"
+#include "switchyard/base/dtype.h"
+#include "switchyard/checkpoint/finite.h"
 #include "switchyard/formats/encode.h"
 
 namespace switchyard {
 
 using formats::Matrix;
 
-Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t rows,
-                     std::int64_t cols) {
+namespace {
+
+checkpoint::TensorType type_of(Dtype dtype) {
+  return dtype == Dtype::kF32    ? checkpoint::TensorType::kF32
+         : dtype == Dtype::kFp16 ? checkpoint::TensorType::kF16
+                                 : checkpoint::TensorType::kBf16;
+}
+
+/// Of a matrix that is dense.
+void check_finite(const NamedArray& a, std::int64_t e, std::int64_t rows, std::int64_t cols) {
+  const auto size = std::int64_t(size_of(a.dtype));
+  const auto* base = static_cast<const std::byte*>(a.base) + e * rows * cols * size;
+  const auto at = checkpoint::first_special({.base = base,
+                                             .type = type_of(a.dtype),
+                                             .rows = rows,
+                                             .cols = cols,
+                                             .row_stride = cols * size,
+                                             .col_stride = size,
+                                             .unit_bytes = int(size)});
+  require(!at, "array ", a.name, e > 0 ? cat(" of expert ", e) : "", ": the weight at row ",
+          at ? at->first : 0, ", column ", at ? at->second : 0, " is ",
+          at ? load_element(a.dtype, base, at->first * cols + at->second) : 0,
+          ", must be finite; the array is damaged, or no weights yet");
+}
+
+}  // namespace
+
+Matrix borrow_matrix(const NamedArray& a, std::int64_t e, std::int64_t rows, std::int64_t cols) {
+  check_finite(a, e, rows, cols);
   Matrix m;
   m.rows = rows;
   m.cols = cols;
   const std::size_t count = std::size_t(rows * cols);
-  if (dtype != Dtype::kF32) {
-    m.layout.element = dtype == Dtype::kFp16 ? formats::Element::kFp16 : formats::Element::kBf16;
-    m.codes = {static_cast<const std::byte*>(base) + std::size_t(e) * count * 2, count * 2};
+  if (a.dtype != Dtype::kF32) {
+    m.layout.element = a.dtype == Dtype::kFp16 ? formats::Element::kFp16 : formats::Element::kBf16;
+    m.codes = {static_cast<const std::byte*>(a.base) + std::size_t(e) * count * 2, count * 2};
     return m;
   }
-  const float* values = static_cast<const float*>(base) + std::size_t(e) * count;
+  const float* values = static_cast<const float*>(a.base) + std::size_t(e) * count;
   return formats::quantize_matrix({values, count}, rows, cols,
                                   {.element = formats::Element::kBf16});
 }
@@ -41,9 +70,9 @@ checkpoint::ExpertWeights array_expert(const LayerArrays& a, std::int64_t e) {
   const Problem& p = a.problem;
   checkpoint::ExpertWeights w;
   const std::int64_t h = p.expert_hidden();
-  if (p.gated()) w.gate = borrow_matrix(a.gate, a.dtype, e, p.inter, h);
-  w.up = borrow_matrix(a.up, a.dtype, e, p.inter, h);
-  w.down = borrow_matrix(a.down, a.dtype, e, h, p.inter);
+  if (p.gated()) w.gate = borrow_matrix({"gate", a.gate, a.dtype}, e, p.inter, h);
+  w.up = borrow_matrix({"up", a.up, a.dtype}, e, p.inter, h);
+  w.down = borrow_matrix({"down", a.down, a.dtype}, e, h, p.inter);
   if (p.gated()) w.gate_bias = copy_row(a.gate_bias, e, p.inter);
   w.up_bias = copy_row(a.up_bias, e, p.inter);
   w.down_bias = copy_row(a.down_bias, e, h);
@@ -75,9 +104,9 @@ void check_latent_arrays(const LayerArrays& a) {
 }
 
 /// A copy that owns its values: the oracle reads the projections after construction.
-Matrix copy_matrix(const void* base, Dtype dtype, std::int64_t rows, std::int64_t cols) {
-  Matrix m = borrow_matrix(base, dtype, 0, rows, cols);
-  if (dtype == Dtype::kF32) return m;
+Matrix copy_matrix(const NamedArray& a, std::int64_t rows, std::int64_t cols) {
+  Matrix m = borrow_matrix(a, 0, rows, cols);
+  if (a.dtype == Dtype::kF32) return m;
   auto storage = std::make_shared<std::vector<std::byte>>(m.codes.begin(), m.codes.end());
   m.codes = *storage;
   m.storage = std::move(storage);
@@ -114,6 +143,8 @@ checkpoint::LayerWeights BorrowedArrays::weights() const {
   w.problem.format = "none";
   w.layout.element = a.dtype == Dtype::kFp16 ? formats::Element::kFp16 : formats::Element::kBf16;
   if (a.dtype == Dtype::kF32) w.notices.push_back("F32 weights rounded to bf16");
+  if (a.router_weight != nullptr)
+    check_finite({"router_weight", a.router_weight, Dtype::kF32}, 0, experts, p.hidden);
   w.router.weight = copy_floats(a.router_weight, experts * p.hidden);
   w.router.logit_bias = copy_floats(a.router_bias, experts);
   w.router.choice_bias = copy_floats(a.choice_bias, experts);
@@ -122,8 +153,8 @@ checkpoint::LayerWeights BorrowedArrays::weights() const {
     w.router.hash_table.assign(a.hash_table, a.hash_table + a.vocab * p.top_k());
   w.router.vocab = a.vocab;
   if (p.latent > 0)
-    w.latent = {.down = copy_matrix(a.latent_down, a.dtype, p.latent, p.hidden),
-                .up = copy_matrix(a.latent_up, a.dtype, p.hidden, p.latent),
+    w.latent = {.down = copy_matrix({"latent_down", a.latent_down, a.dtype}, p.latent, p.hidden),
+                .up = copy_matrix({"latent_up", a.latent_up, a.dtype}, p.hidden, p.latent),
                 .norm = copy_floats(a.latent_norm, p.latent),
                 .norm_eps = a.latent_norm_eps};
   w.expert = [arrays = arrays_](std::int64_t e) {

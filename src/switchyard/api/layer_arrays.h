@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "switchyard/api/moe_layer.h"
@@ -29,8 +30,15 @@ class BorrowedArrays {
   std::shared_ptr<const LayerArrays*> arrays_;
 };
 
-/// One matrix of a caller's [E, rows, cols] array; fp32 is rounded to bf16, the rest is borrowed.
-formats::Matrix borrow_matrix(const void* base, Dtype dtype, std::int64_t e, std::int64_t rows,
+/// A caller's [E, rows, cols] array.
+struct NamedArray {
+  std::string_view name;
+  const void* base;
+  Dtype dtype;
+};
+/// One matrix of it; fp32 is rounded to bf16, the rest is borrowed. Errors: UsageError for an
+/// element that is not finite, as for a checkpoint's.
+formats::Matrix borrow_matrix(const NamedArray& array, std::int64_t e, std::int64_t rows,
                               std::int64_t cols);
 /// `count` values, none of null.
 std::vector<float> copy_floats(const float* data, std::int64_t count);

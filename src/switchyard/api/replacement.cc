@@ -14,9 +14,9 @@ namespace switchyard {
 namespace {
 
 /// An owned matrix in the layer's storage, made of a caller's array.
-formats::Matrix stored_matrix(const ExpertArrays& a, const void* data, std::int64_t rows,
-                              std::int64_t cols, const formats::WeightLayout& layout) {
-  return formats::convert_matrix(borrow_matrix(data, a.dtype, 0, rows, cols), layout);
+formats::Matrix stored_matrix(const NamedArray& array, std::int64_t rows, std::int64_t cols,
+                              const formats::WeightLayout& layout) {
+  return formats::convert_matrix(borrow_matrix(array, 0, rows, cols), layout);
 }
 
 /// What tells the activations of two layers' experts `e` apart.
@@ -44,9 +44,9 @@ checkpoint::ExpertWeights expert_from(const ExpertArrays& a, const Problem& p,
       "update_expert: one of fc1_input_scale and fc2_input_scale is given; give both or neither");
   const std::int64_t h = p.expert_hidden();
   checkpoint::ExpertWeights w;
-  if (gated) w.gate = stored_matrix(a, a.gate, p.inter, h, layout);
-  w.up = stored_matrix(a, a.up, p.inter, h, layout);
-  w.down = stored_matrix(a, a.down, h, p.inter, layout);
+  if (gated) w.gate = stored_matrix({"gate", a.gate, a.dtype}, p.inter, h, layout);
+  w.up = stored_matrix({"up", a.up, a.dtype}, p.inter, h, layout);
+  w.down = stored_matrix({"down", a.down, a.dtype}, h, p.inter, layout);
   if (w.gate) w.gate->input_scale = a.fc1_input_scale;
   w.up.input_scale = a.fc1_input_scale;
   w.down.input_scale = a.fc2_input_scale;

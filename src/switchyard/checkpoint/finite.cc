@@ -56,7 +56,8 @@ float value_at(TensorType type, const std::byte* at) {
                                      : load_float(type, at, 0);
 }
 
-/// Row and column of the first such element, walking along the smaller stride.
+}  // namespace
+
 std::optional<std::pair<std::int64_t, std::int64_t>> first_special(const Plane& p) {
   const bool by_rows = p.col_stride <= p.row_stride || p.rows == 1;
   const std::int64_t lines = by_rows ? p.rows : p.cols, length = by_rows ? p.cols : p.rows;
@@ -68,6 +69,8 @@ std::optional<std::pair<std::int64_t, std::int64_t>> first_special(const Plane& 
   }
   return {};
 }
+
+namespace {
 
 std::optional<Finding> find_bad_value(const WeightSource& w, std::string_view which) {
   const auto at = first_special(w.codes);

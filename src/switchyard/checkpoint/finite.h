@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "switchyard/checkpoint/block_reader.h"
 #include "switchyard/checkpoint/weight_source.h"
 
 namespace switchyard::checkpoint {
+
+/// Row and column of an element of a plane that is NaN or infinite, if there is one: the first
+/// along the smaller stride.
+std::optional<std::pair<std::int64_t, std::int64_t>> first_special(const Plane& plane);
 
 /// Finds the first stored element of each projection that is NaN or infinite; it reads them all.
 /// Scales and biases were judged when the tensors were found.

@@ -250,6 +250,8 @@ void RankLayer::run(const ForwardArgs& a, const BehindLayer* behind) {
       a.unfinalised == nullptr,
       "an unfinalised output is one rank's; ranks take a finalize of the caller's when they are "
       "built");
+  require(a.capture == nullptr || device_ != nullptr,
+          "forward: a stage capture is one rank's; ask a layer on one rank for it");
   require(!needs_calibration_, "forward: format ", layer.problem().format,
           " has static activation scales and this layer has none; calibrate it first, or ask for "
           "activations = bf16");

@@ -462,6 +462,16 @@ double step_of(comm::Wire wire, bool sums_e4m3) {
   }
 }
 
+/// What the last rounding may cost where two shares of the output's own dtype are added: half of
+/// such sums lie just between two values. That is sqrt(3 / 2) times what other numbers lose.
+double sum_of_shares(const RankLayer& layer) {
+  constexpr double kSumOfTwo = 1.2247449;
+  const bool same = layer.wire() == comm::Wire::kBf16 || layer.wire() == comm::Wire::kFp16;
+  return layer.group().size() > 1 && same
+             ? kSumOfTwo * budgets_of(layer.part().routed().shape.quant).oracle
+             : 0;
+}
+
 }  // namespace
 
 Budgets budgets_of(const RankLayer& layer) {
@@ -469,7 +479,7 @@ Budgets budgets_of(const RankLayer& layer) {
   // A value within the budget of a code's edge takes either code: a move by one step of relative
   // size s, of a share of the values that is about budget / s, adds sqrt(s * budget).
   const double step = step_of(layer.wire(), out.flips == kE4m3Flips);
-  out.oracle = std::max(out.oracle, std::sqrt(step * out.oracle));
+  out.oracle = std::max({out.oracle, std::sqrt(step * out.oracle), sum_of_shares(layer)});
   return out;
 }
 
