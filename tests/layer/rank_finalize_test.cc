@@ -53,17 +53,23 @@ class Finalize : public EveryLeaf {
     return parts;
   }
 
+  static layer::RankOptions options_of(const MoeLayer& whole, const Mode& mode, Ending ending,
+                                       std::int64_t capacity) {
+    layer::RankOptions o;
+    o.layer = whole.impl().options();
+    o.layer.pool = std::make_shared<ThreadPool>(1);
+    o.parallel = mode.parallel;
+    o.tp = mode.tp;
+    o.capacity = capacity;
+    o.ending = ending;
+    return o;
+  }
+
   void expect_sum(const Mode& mode, Ending ending, const LeafCase& c) {
     const MoeLayer whole = build(c);
     const Parts parts = parts_of(whole, mode);
     test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
-      layer::RankOptions o;
-      o.layer = whole.impl().options();
-      o.layer.pool = std::make_shared<ThreadPool>(1);
-      o.parallel = mode.parallel;
-      o.tp = mode.tp;
-      o.capacity = kTokens;
-      o.ending = ending;
+      const layer::RankOptions o = options_of(whole, mode, ending, kTokens);
       RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
       HostBuffer workspace(rank.workspace_bytes());
       Call call(whole.impl(), kTokens, 30);
@@ -82,13 +88,7 @@ class Finalize : public EveryLeaf {
     const MoeLayer whole = build(c);
     const Parts parts = parts_of(whole, mode);
     test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
-      layer::RankOptions o;
-      o.layer = whole.impl().options();
-      o.layer.pool = std::make_shared<ThreadPool>(1);
-      o.parallel = mode.parallel;
-      o.tp = mode.tp;
-      o.capacity = kTokens + 2;
-      o.ending = ending;
+      const layer::RankOptions o = options_of(whole, mode, ending, kTokens + 2);
       RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
       HostBuffer workspace(rank.workspace_bytes());
       Call call(whole.impl(), kTokens, 30);
@@ -119,13 +119,8 @@ class Finalize : public EveryLeaf {
     test::expect_all_well(test::on_thread_ranks(kRanks, test::long_deadlines(), [&](Group& g) {
       const Call call(whole.impl(), kTokens, 30);
       auto judged = [&](Ending ending) {
-        layer::RankOptions o;
-        o.layer = whole.impl().options();
-        o.layer.pool = std::make_shared<ThreadPool>(1);
-        o.parallel = Parallel::kTep;
-        o.capacity = kTokens;
-        o.ending = ending;
-        RankLayer rank(g, test::with_declared_scales(whole.impl()), o);
+        RankLayer rank(g, test::with_declared_scales(whole.impl()),
+                       options_of(whole, {Parallel::kTep, 1}, ending, kTokens));
         const layer::Judgement j = judge_ranks(rank, {kTokens, call.exact.data(), nullptr, {}});
         EXPECT_TRUE(j.ok(budgets_of(rank))) << to_string(ending) << " " << j.rel_l2_oracle;
         EXPECT_LT(j.rel_l2_oracle, kHalfUlp) << to_string(ending);

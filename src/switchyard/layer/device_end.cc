@@ -6,6 +6,7 @@
 #include "switchyard/base/check.h"
 #include "switchyard/base/device_pointer.h"
 #include "switchyard/layer/device_rank.h"
+#include "switchyard/layer/fused_end.h"
 #include "switchyard/layer/single_rank.h"
 #include "switchyard/ops/grouped_ffn/device_stages.h"
 #include "switchyard/ops/route/routing_io.h"
@@ -168,12 +169,7 @@ void DeviceEnd::finish(const ForwardArgs& a, const Scratch& s, float factor,
                        const BehindLayer& behind) {
   const ops::CallShape shape{
       .tokens = a.tokens, .hidden = part_.problem().hidden, .dtype = part_.options().dtype};
-  const ops::NormArgs norm{.residual_in = behind.residual_in,
-                           .rms_gamma = behind.rms_gamma,
-                           .rms_eps = behind.rms_eps,
-                           .weight_bias = behind.weight_bias,
-                           .residual_out = behind.residual_out,
-                           .norm_out = behind.norm_out};
+  const ops::NormArgs norm = norm_args(behind);
   if (args_.ending == Ending::kReduce)
     return comm::allreduce_fusion(
         *reduce_, ops::MoEReductionArgs{shape, rows_by_expert(a, s, factor), nullptr, norm},

@@ -85,15 +85,19 @@ void FusedEnd::spread(const LocalOutput& l) {
   }
 }
 
+ops::NormArgs norm_args(const BehindLayer& behind) {
+  return {.residual_in = behind.residual_in,
+          .rms_gamma = behind.rms_gamma,
+          .rms_eps = behind.rms_eps,
+          .weight_bias = behind.weight_bias,
+          .residual_out = behind.residual_out,
+          .norm_out = behind.norm_out};
+}
+
 void FusedEnd::finish(const LocalOutput& l, const BehindLayer& behind) {
   weigh(l);
   const ops::CallShape shape{.tokens = l.tokens, .hidden = problem_.hidden, .dtype = args_.dtype};
-  const ops::NormArgs norm{.residual_in = behind.residual_in,
-                           .rms_gamma = behind.rms_gamma,
-                           .rms_eps = behind.rms_eps,
-                           .weight_bias = behind.weight_bias,
-                           .residual_out = behind.residual_out,
-                           .norm_out = behind.norm_out};
+  const ops::NormArgs norm = norm_args(behind);
   const void* shared = l.shared != nullptr ? shared_.bytes().data() : nullptr;
   if (args_.ending == Ending::kReduce) {
     spread(l);

@@ -25,6 +25,9 @@ struct LocalOutput {
   const float* shared = nullptr;
 };
 
+/// What stands behind a layer, as its fused all-reduce takes it.
+ops::NormArgs norm_args(const BehindLayer& behind);
+
 /// One rank's end of a layer by a fused all-reduce: expert rows and the shard of the shared expert
 /// are rounded once to the dtype, then the all-reduce's contract holds (docs/allreduce.md).
 class FusedEnd {
